@@ -36,7 +36,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import partition_of_subscription
-from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
@@ -68,7 +68,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
 
 
 def _all(kafka: KafkaSettings, name: str, progress: Progress) -> Iterator[ConsumerRecord]:
-    with LogScan(roomy(kafka), name, progress=progress) as log:
+    with LogScan(with_parked_overhead(kafka), name, progress=progress) as log:
         yield from log.read_all()
 
 
@@ -166,7 +166,7 @@ def restore(folder: Path, kafka: KafkaSettings, progress: Progress = no_progress
     for specification in specifications(kafka):
         _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
     with (
-        closing(make_producer(roomy(kafka))) as producer,
+        closing(make_producer(with_parked_overhead(kafka))) as producer,
         recorded(kafka, RESTORE, [change(str(folder))]) as results,
     ):
         for log in manifest.logs:

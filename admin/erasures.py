@@ -68,7 +68,7 @@ def erase(
     topic = request.topic.normal(kafka, control)
     scope = ErasureScope(secrets.token_hex(6), before_ms, topic, request.notification, request.subject.strip())
     by = by or this_user()
-    requested = Erasure(scope, by.who, now_ms)
+    requested = Erasure(scope, by.actor, now_ms)
     with recorded(kafka, "erase", [change(scope.id, None, _recorded_scope(scope))], by) as results:
         control_log.append(kafka, [requested])
         results.append("requested")

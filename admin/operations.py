@@ -38,9 +38,9 @@ from arborcast.topic_model.records.operations import (
 
 class Recorded(msgspec.Struct, frozen=True):
     at_ms: int
-    door: str
-    who: str
-    what: str
+    interface: str
+    actor: str
+    action: str
     subject: str
     before: str
     after: str
@@ -60,56 +60,59 @@ def this_user() -> Operator:
 
 @contextmanager
 def recorded(
-    kafka: KafkaSettings, what: str, changes: Sequence[RecordedChange], by: Operator | None = None, more: int = 0
+    kafka: KafkaSettings, action: str, changes: Sequence[RecordedChange], by: Operator | None = None, more: int = 0
 ) -> Iterator[list[str]]:
     """A context that records the operation made in it; see `OperationsLog.recorded`. `by` is by default the user of
     this process."""
-    operation = operations.begun(by or this_user(), what, changes, more)
+    operation = operations.begun(by or this_user(), action, changes, more)
     with closing(OperationsLog(kafka)) as log, log.recorded(operation) as results:
         yield results
 
 
 @contextmanager
-def recorded_file(settings: Settings, what: str, *changes: RecordedChange) -> Iterator[None]:
+def recorded_file(settings: Settings, action: str, *changes: RecordedChange) -> Iterator[None]:
     """The same for a change of a file, which needs no Kafka: without a broker the record is stored in the data
     directory, and the next gateway that starts there appends it. Raises OSError."""
     try:
         kafka = connection.kafka_of(settings)
     except InfrastructureError:
-        operation = operations.begun(this_user(), what, changes)
+        operation = operations.begun(this_user(), action, changes)
         yield
         make_home(settings.home, settings.stack.home_access)
         store_pending(settings.home, (operation, operations.ended(operation, "done")))
         return
-    with recorded(kafka, what, changes):
+    with recorded(kafka, action, changes):
         yield
 
 
 @contextmanager
 def recorded_control(
     kafka: KafkaSettings,
-    what: str,
+    action: str,
     records: Iterable[ControlRecord],
     before: Callable[[str], object],
     by: Operator | None = None,
 ) -> Iterator[list[str]]:
     """The same for control records, with the former values of their topics and subscriptions."""
     changes, more = control_changes(records, before)
-    with recorded(kafka, what, changes, by, more) as results:
+    with recorded(kafka, action, changes, by, more) as results:
         yield results
 
 
 class OperationFilter(NamedTuple):
-    """A selection of changes; an empty field selects all. `who`, `what` and `subject` are parts of the text."""
+    """A selection of changes; an empty field selects all. `actor`, `action` and `subject` are parts of the text."""
 
     since_ms: int = 0
-    who: str = ""
-    what: str = ""
+    actor: str = ""
+    action: str = ""
     subject: str = ""
 
     def includes(self, one: Recorded) -> bool:
         return (
-            one.at_ms >= self.since_ms and self.who in one.who and self.what in one.what and self.subject in one.subject
+            one.at_ms >= self.since_ms
+            and self.actor in one.actor
+            and self.action in one.action
+            and self.subject in one.subject
         )
 
 
@@ -120,7 +123,9 @@ def _decoded(record: ConsumerRecord) -> OperationBegun | OperationEnded | None:
 def _changes_in(read: OperationBegun) -> Iterator[Recorded]:
     for number, each in enumerate(read.changes or (change(""),)):
         more = 0 if number else read.more
-        yield Recorded(read.at_ms, read.door, read.who, read.what, each.subject, each.before, each.after, more, "")
+        yield Recorded(
+            read.at_ms, read.interface, read.actor, read.action, each.subject, each.before, each.after, more, ""
+        )
 
 
 def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
@@ -142,12 +147,12 @@ def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tupl
     return newest, count - len(newest)
 
 
-def unfinished(kafka: KafkaSettings, what: str) -> set[RecordedChange]:
+def unfinished(kafka: KafkaSettings, action: str) -> set[RecordedChange]:
     """The changes of operations of this kind in the log that have no result, or failed. Raises as `listed`."""
     found: dict[str, set[RecordedChange]] = {}
     with LogScan(kafka, OPERATIONS_LOG) as log:
         for read in map(_decoded, log.read_all()):
-            if isinstance(read, OperationBegun) and read.what == what:
+            if isinstance(read, OperationBegun) and read.action == action:
                 found.setdefault(read.id, set()).update(read.changes)
             elif isinstance(read, OperationEnded) and read.succeeded:
                 found.pop(read.id, None)

@@ -14,7 +14,7 @@ from arborcast.admin.operations import recorded
 from arborcast.core.errors import ConfigError, NotFound, SecretError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.writers import DurableWriter
-from arborcast.core.security.keyring import KeyFile, Marks
+from arborcast.core.security.keyring import KeyFile, MacKeys
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded.state import addresses
@@ -45,18 +45,18 @@ def link(settings: Settings, control: ControlView, name: str, days: float) -> st
     until = int(time.time() + timedelta(days=days).total_seconds())
     identifier = subscription_id(name)
     try:
-        mark = KeyFile(Path(settings.secrets.key_file)).mark(_signed(identifier, until), _CONTEXT)
+        mac = KeyFile(Path(settings.secrets.key_file)).mac(_signed(identifier, until), _CONTEXT)
     except SecretError as error:
         raise ConfigError(f"a link is signed with the engine's key: {error}") from error
-    return f"{_base(settings)}/receiver/{quote(identifier, safe='')}/{until}.{quote(mark, safe='')}"
+    return f"{_base(settings)}/receiver/{quote(identifier, safe='')}/{until}.{quote(mac, safe='')}"
 
 
-def linked(marks: Marks, control: ControlView, identifier: str, text: str, now_s: float) -> Subscription:
+def linked(keys: MacKeys, control: ControlView, identifier: str, text: str, now_s: float) -> Subscription:
     """The subscription of a link. Raises NotFound, with the same text for each reason except the link's end."""
-    until, _, mark = text.partition(".")
+    until, _, mac = text.partition(".")
     digits = until.isascii() and until.isdigit() and len(until) <= 12
     try:
-        valid = digits and marks.is_marked(mark, _signed(identifier, int(until)), _CONTEXT)
+        valid = digits and keys.is_valid_mac(mac, _signed(identifier, int(until)), _CONTEXT)
     except SecretError:
         valid = False  # of a removed key
     subscription = control.table.get(identifier)

@@ -115,7 +115,7 @@ def one(control: ControlView, name: str) -> ListedSubscription | None:
 def recipients(control: ControlView, path: TopicPath, limit: int | None = None) -> list[Recipient]:
     """The subscriptions that get the notifications of a topic, up to `limit`, by id and expression."""
     now_ms = time_ms()
-    routes = sorted(control.table.who(path, limit), key=lambda route: (route.subscription_id, route.expression))
+    routes = sorted(control.table.routes_to(path, limit), key=lambda route: (route.subscription_id, route.expression))
     return [
         Recipient(
             route.subscription_id,
@@ -182,7 +182,7 @@ def _order(control: ControlView, failing: frozenset[str]) -> Callable[[Subscript
 def _selected(control: ControlView, selected: SubscriptionFilter, now_ms: int) -> Iterator[Subscription]:
     everything = control.table.subscriptions()
     if selected.topic is not None:
-        routes = control.table.who(selected.topic)
+        routes = control.table.routes_to(selected.topic)
         everything = iter({route.subscription_id: route.subscription for route in routes}.values())
     exact = None if selected.endpoint is None else to_uri(selected.endpoint)
     part, part_uri = selected.part.lower(), to_uri(selected.part)

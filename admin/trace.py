@@ -8,7 +8,7 @@ from arborcast.admin.connection import kafka_of
 from arborcast.admin.filters import subscription_id
 from arborcast.core.errors import InfrastructureError, NotFound
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.operations.trace.story import Story, utc
+from arborcast.dispatch.operations.trace.evidence import Explanation, utc
 from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.records.notifications import made_at
 
@@ -26,7 +26,7 @@ def trace(
     notification: str,
     subscription: str = "",
     connect: Callable[[Settings], KafkaSettings] = kafka_of,
-) -> Story:
+) -> Explanation:
     """The history of a notification; with a subscription (id or address), of that delivery only. Read from the tables
     and the newer records of the logs; without Kafka only from the tables. Raises UnknownNotification."""
     # They load the libraries of the tables and of content filters.
@@ -40,8 +40,8 @@ def trace(
         unavailable = str(error)
     only = subscription_id(subscription) or None
     gatherer = Gatherer(kafka, settings.tables, settings.home, unavailable)
-    story = explain(gatherer.gather(notification, only), only)
-    if not story.found:
+    explanation = explain(gatherer.gather(notification, only), only)
+    if not explanation.found:
         searched = (
             f"the tables do not have it, and {unavailable}"
             if unavailable
@@ -49,8 +49,8 @@ def trace(
         )
         hint = _hint(notification, settings.tables.notifications_days)
         message = f"there is no record of a notification {notification}: {searched}; {hint}"
-        raise UnknownNotification(message, () if unavailable else story.notes)
-    return story
+        raise UnknownNotification(message, () if unavailable else explanation.notes)
+    return explanation
 
 
 def _hint(notification: str, kept_days: int) -> str:

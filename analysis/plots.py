@@ -21,7 +21,7 @@ from arborcast.analysis.charts import (
     stacked,
 )
 from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, put_ticks, text_if_empty
-from arborcast.analysis.reader import NoSuchTable, When
+from arborcast.analysis.reader import NoSuchTable, TimeOrAge
 from arborcast.analysis.topic_tree import tree
 from arborcast.engine.monitoring import ticks
 from arborcast.engine.monitoring.figures import many, seconds
@@ -42,7 +42,7 @@ class Plots:
         self._tables = tables
 
     @text_if_empty("Response times")
-    def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
+    def latency(self, by: By = "endpoint", since: TimeOrAge | None = None) -> Picture:
         """Duration of pushes, the slowest first."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
@@ -51,7 +51,7 @@ class Plots:
         return ranges(f"Response times by {by}", rows, quiet, "pushes")
 
     @text_if_empty("Delays of deliveries")
-    def arrivals(self, since: When | None = None) -> Picture:
+    def arrivals(self, since: TimeOrAge | None = None) -> Picture:
         """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
         frame = self._tables.deliveries.pandas(
             ["latency_ms"], since=self._tables.start_of(since), where=ds.field("state") == "delivered"
@@ -83,7 +83,7 @@ class Plots:
         return Picture("Delays of deliveries", pd.DataFrame(table), figure)
 
     @text_if_empty("Failed pushes")
-    def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
+    def failures(self, by: By = "endpoint", since: TimeOrAge | None = None) -> Picture:
         """Failed pushes by class."""
         frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
@@ -94,7 +94,7 @@ class Plots:
         return stacked(title, counts, "failed pushes", by)
 
     @text_if_empty("Outcomes of deliveries")
-    def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
+    def outcomes(self, by: By = "endpoint", since: TimeOrAge | None = None) -> Picture:
         """Ended deliveries by outcome."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._tables.start_of(since))
         if frame.empty:
@@ -108,7 +108,7 @@ class Plots:
         return stacked(title, counts, "deliveries", by, STATES)
 
     @text_if_empty("Failing endpoints")
-    def breakers(self, since: When | None = None) -> Picture:
+    def breakers(self, since: TimeOrAge | None = None) -> Picture:
         """Endpoints with an open breaker or served by the redelivery, over time."""
         begin = self._tables.start_of(since)
         changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
@@ -118,7 +118,7 @@ class Plots:
         return failing_endpoints(changes, begin, newest)
 
     @text_if_empty("Throughput")
-    def throughput(self, since: When | None = None) -> Picture:
+    def throughput(self, since: TimeOrAge | None = None) -> Picture:
         """Accepted notifications and deliveries per second."""
         begin = self._tables.start_of(since)
         accepted = self._tables.notifications.pandas(["accepted_at"], since=begin).accepted_at
@@ -139,7 +139,7 @@ class Plots:
         return lines(title, table, "rate")
 
     @text_if_empty("Lag")
-    def lag(self, since: When | None = None) -> Picture:
+    def lag(self, since: TimeOrAge | None = None) -> Picture:
         """Age of the oldest notification at its first push; a rising line is an overload.
         Without deliveries behind an endpoint that does not answer."""
         frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
@@ -152,7 +152,7 @@ class Plots:
         return lines(f"Age of the oldest notification at its first push, per {width} s", table, "seconds")
 
     @text_if_empty("Stages of first attempts")
-    def stages(self, since: When | None = None) -> Picture:
+    def stages(self, since: TimeOrAge | None = None) -> Picture:
         """Stages of first attempts: until stored, until the push, until the answer."""
         begin = self._tables.start_of(since)
         stored = self._tables.notifications.pandas(["notification", "accepted_at", "logged_at"], since=begin)
@@ -173,7 +173,7 @@ class Plots:
         return ranges("Stages of first attempts", rows, [False] * len(rows), "deliveries")
 
     @text_if_empty("Duration of batches")
-    def batches(self, since: When | None = None) -> Picture:
+    def batches(self, since: TimeOrAge | None = None) -> Picture:
         """Duration of batches by size. A batch without pushes has no
         attempts."""
         frame = self._tables.attempts.pandas(
@@ -206,7 +206,7 @@ class Plots:
         return Picture("Duration of batches", table, figure)
 
     @text_if_empty("Topics")
-    def tree(self, root: str = "", since: When | None = None) -> Picture:
+    def tree(self, root: str = "", since: TimeOrAge | None = None) -> Picture:
         """The busiest topics (at and below `root`) with their numbers of subscriptions. The rest is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
         columns_read: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
@@ -233,7 +233,7 @@ class Plots:
         counts = routes.groupby(by)[counted].nunique().to_frame(unit)
         return stacked(f"{unit.capitalize()} of each {by}", counts, unit, by, {unit: BLUE})
 
-    def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
+    def _pushes(self, columns: Sequence[str], since: TimeOrAge | None) -> Any:
         """One row per HTTP request. Raises NothingToShow without any."""
         columns_read = dict.fromkeys(["push", *columns])
         frame = self._tables.attempts.pandas(

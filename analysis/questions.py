@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from arborcast.analysis.plots import Plots
-from arborcast.analysis.reader import NoSuchTable, TableReader, When, as_time
+from arborcast.analysis.reader import NoSuchTable, TableReader, TimeOrAge, as_time
 from arborcast.analysis.rows import Rows
 from arborcast.analysis.timeline import Timeline, table_of, timeline
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.operations.trace.story import Evidence, Story
+from arborcast.dispatch.operations.trace.evidence import Evidence, Explanation
 from arborcast.dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
@@ -109,7 +109,7 @@ class Tables:
         """The start of the last period of this length in the tables, also of an idle engine."""
         return (self.newest() or datetime.now(UTC)) - span
 
-    def story(self, notification_id: str, subscription: str | None = None) -> Story:
+    def explanation(self, notification_id: str, subscription: str | None = None) -> Explanation:
         """The history of a notification, as in `arborcast trace`; for one subscription, as in `why`."""
         from arborcast.dispatch.operations.trace.explain import explain
 
@@ -126,15 +126,15 @@ class Tables:
             text = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
             return Timeline("History of a notification", pd.DataFrame(), text=text)
         evidence = self._evidence(chosen)
-        story = explain(evidence)
-        if not story.found:
+        explanation = explain(evidence)
+        if not explanation.found:
             text = f"there are no records of {chosen}: an id is the value of arborcast-notification-id in pushes"
-            return Timeline("History of a notification", pd.DataFrame(), text="; ".join([text, *story.notes]))
-        return timeline(story, evidence.attempts, evidence.waiting)
+            return Timeline("History of a notification", pd.DataFrame(), text="; ".join([text, *explanation.notes]))
+        return timeline(explanation, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
         """Every step of a notification in order: time, subscription (empty: all), step."""
-        return table_of(self.story(notification_id))
+        return table_of(self.explanation(notification_id))
 
     def most_tried(self) -> str:
         """The notification with the most attempts in their last hour, or the newest without any; empty without
@@ -167,7 +167,7 @@ class Tables:
         waiting = self.retries.query(_BACKLOG)
         return Rows.of(waiting.set_index("subscription"), "no delivery waits")
 
-    def failures(self, since: When | None = None) -> pd.DataFrame:
+    def failures(self, since: TimeOrAge | None = None) -> pd.DataFrame:
         """Failures by kind and endpoint, with the last text; the most frequent first. `since` None: the last hour of
         the tables."""
         columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
@@ -181,7 +181,7 @@ class Tables:
         kinds = kinds.sort_values("attempts", ascending=False, ignore_index=True)
         return Rows.of(kinds, "no push has failed in this period; pass an earlier since=")
 
-    def queues(self, since: When | None = None) -> pd.DataFrame:
+    def queues(self, since: TimeOrAge | None = None) -> pd.DataFrame:
         """Work of queue servers: a row per queue and server with its requests, merged requests, unacknowledged pushes,
         and durations (milliseconds). `since` None: the last hour of the tables."""
         columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
@@ -196,7 +196,7 @@ class Tables:
         done = done.reset_index().rename(columns={"topic": "queue"})
         return Rows.of(done, "no request was sent to a server in this period; pass an earlier since=")
 
-    def latest_dead_letters(self, since: When | None = None, count: int = 1_000) -> pd.DataFrame:
+    def latest_dead_letters(self, since: TimeOrAge | None = None, count: int = 1_000) -> pd.DataFrame:
         """Dead letters, the newest first, up to `count`."""
         begin = datetime.fromtimestamp(0, UTC) if since is None else as_time(since)
         frame = self.dead_letters.query(_LATEST_LETTERS.format(begin.isoformat(), int(count)))
@@ -231,7 +231,7 @@ class Tables:
         """Reasons of ended subscriptions."""
         return Rows.of(self.subscriptions.query(_REASONS).set_index("reason"), "no subscription has ended")
 
-    def push_sizes(self, since: When | None = None) -> pd.DataFrame:
+    def push_sizes(self, since: TimeOrAge | None = None) -> pd.DataFrame:
         """Messages per push and reused connections; sizes are in bytes."""
         begin = self.start_of(since)
         sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
@@ -251,7 +251,11 @@ class Tables:
         return Rows.of(frame, "nothing was published in this period")
 
     def audit(
-        self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
+        self,
+        since: TimeOrAge | None = None,
+        until: TimeOrAge | None = None,
+        *,
+        of: Literal["logs", "tables"] | None = None,
     ) -> pd.Series[int]:
         """Whether every delivery has an outcome; the name of the result is its source.
 
@@ -265,7 +269,7 @@ class Tables:
             return self._audit_of_logs(kafka, begin, until)
         return self._audit_of_tables(begin, until)
 
-    def _audit_of_logs(self, kafka: KafkaSettings, since: datetime, until: When | None) -> pd.Series[int]:
+    def _audit_of_logs(self, kafka: KafkaSettings, since: datetime, until: TimeOrAge | None) -> pd.Series[int]:
         from arborcast.dispatch.operations.audit import audit
 
         report = audit(kafka, _milliseconds(since), None if until is None else _milliseconds(until))
@@ -283,7 +287,7 @@ class Tables:
         result.attrs["notes"] = report.notes
         return result
 
-    def _audit_of_tables(self, since: datetime, until: When | None) -> pd.Series[int]:
+    def _audit_of_tables(self, since: datetime, until: TimeOrAge | None) -> pd.Series[int]:
         from arborcast.dispatch.operations.audit.ledger import PURGED_ERROR
 
         pair = ["notification", "subscription"]
@@ -309,7 +313,7 @@ class Tables:
             name="audit of the tables",
         )
 
-    def slowest_endpoints(self, count: int = 10, since: When | None = _HOUR) -> pd.DataFrame:
+    def slowest_endpoints(self, count: int = 10, since: TimeOrAge | None = _HOUR) -> pd.DataFrame:
         """The endpoints with the slowest pushes since then: number, failures, and durations in milliseconds."""
         frame = self.attempts.pandas(
             ["endpoint", "push", "state", "duration_ms"], since=since, where=ds.field("push") != ""
@@ -333,7 +337,7 @@ class Tables:
         gatherer = Gatherer(kafka, settings.tables, settings.home)
         return gatherer.gather(notification_id, subscription)
 
-    def start_of(self, since: When | None) -> datetime:
+    def start_of(self, since: TimeOrAge | None) -> datetime:
         """The time; without one the start of the last hour in the tables."""
         return self.start_of_last() if since is None else as_time(since)
 
@@ -345,5 +349,5 @@ class Tables:
         return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
 
 
-def _milliseconds(when: When) -> int:
+def _milliseconds(when: TimeOrAge) -> int:
     return round(as_time(when).timestamp() * 1000)

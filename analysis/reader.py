@@ -61,7 +61,7 @@ def _new_session(settings: Settings) -> SparkSession:
     return builder.getOrCreate()
 
 
-When = datetime | timedelta
+TimeOrAge = datetime | timedelta
 """A time with a zone, or a duration before now."""
 
 
@@ -100,8 +100,8 @@ class TableReader:
         self,
         columns: Sequence[str] | None = None,
         *,
-        since: When | None = None,
-        until: When | None = None,
+        since: TimeOrAge | None = None,
+        until: TimeOrAge | None = None,
         where: ds.Expression | None = None,
     ) -> pa.Table:
         """Rows as an Arrow table.
@@ -117,8 +117,8 @@ class TableReader:
         self,
         columns: Sequence[str] | None = None,
         *,
-        since: When | None = None,
-        until: When | None = None,
+        since: TimeOrAge | None = None,
+        until: TimeOrAge | None = None,
         where: ds.Expression | None = None,
     ) -> pd.DataFrame:
         """Rows as a pandas frame; see `arrow`."""
@@ -155,7 +155,7 @@ class TableReader:
         return " and ".join(bounds) or None
 
 
-def as_time(when: When) -> datetime:
+def as_time(when: TimeOrAge) -> datetime:
     """The time. Raises ValueError for one without a zone."""
     if isinstance(when, timedelta):
         return datetime.now(UTC) - when

@@ -27,7 +27,7 @@ from arborcast.analysis.picture import (
 )
 from arborcast.analysis.rows import Rows
 from arborcast.core.printable import one_line
-from arborcast.dispatch.operations.trace.story import DeliveryStory, Row, Story
+from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation, Explanation, Row
 from arborcast.engine.monitoring import ticks
 from arborcast.engine.monitoring.figures import WORDS, seconds, shortened
 
@@ -94,7 +94,7 @@ class TimelineLane:
 
 def lanes(
     accepted_at: datetime,
-    deliveries: Iterable[DeliveryStory],
+    deliveries: Iterable[DeliveryExplanation],
     attempts: Iterable[Row],
     due: Mapping[str, datetime | None],
 ) -> list[TimelineLane]:
@@ -111,12 +111,19 @@ def lanes(
     ends = [_ms(at, accepted_at) for at in later.values() if at is not None]
     horizon = 1.15 * max([1.0, *ends, *(mark.to_ms for each in marks.values() for mark in each)])
     found = []
-    for story in deliveries:
-        open_ = story.outcome in {"waiting", "pending"}
-        known = marks.get(story.subscription, [])
-        label = _label_of(story, known, later.get(story.subscription) if open_ else None)
+    for explanation in deliveries:
+        open_ = explanation.outcome in {"waiting", "pending"}
+        known = marks.get(explanation.subscription, [])
+        label = _label_of(explanation, known, later.get(explanation.subscription) if open_ else None)
         found.append(
-            TimelineLane(story.subscription, story.endpoint, story.outcome, label, known, horizon if open_ else None)
+            TimelineLane(
+                explanation.subscription,
+                explanation.endpoint,
+                explanation.outcome,
+                label,
+                known,
+                horizon if open_ else None,
+            )
         )
     return sorted(found, key=lambda lane: (_RANK.get(lane.outcome, 0), -lane.end_ms, lane.endpoint, lane.name))
 
@@ -133,16 +140,16 @@ def _ms(at: datetime, accepted_at: datetime) -> float:
     return (at - accepted_at).total_seconds() * 1000
 
 
-def _label_of(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None) -> str:
+def _label_of(explanation: DeliveryExplanation, marks: Sequence[Mark], next_at: datetime | None) -> str:
     tries = sum(mark.pushed for mark in marks)
     attempts = f"{tries} attempt" + "s" * (tries != 1)
-    if story.outcome == "waiting":
+    if explanation.outcome == "waiting":
         due = f", next {next_at:%H:%M:%S}" if next_at else ""
         return f"waits, {attempts}{due}"
     if not marks:
-        return story.outcome
+        return explanation.outcome
     after = seconds(max(mark.to_ms for mark in marks) / 1000)
-    return f"{story.outcome} after {after}" + (f", {attempts}" if tries != 1 else "")
+    return f"{explanation.outcome} after {after}" + (f", {attempts}" if tries != 1 else "")
 
 
 def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[TimelineLane]:
@@ -182,21 +189,21 @@ def names_of(found: Sequence[TimelineLane]) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timeline(Picture):
-    """The chart; `story` as in `arborcast trace`, `table` with every step, `outcomes` by subscription."""
+    """The chart; `explanation` as in `arborcast trace`, `table` with every step, `outcomes` by subscription."""
 
-    story: Story | None = None
+    explanation: Explanation | None = None
     outcomes: pd.DataFrame | None = None
 
     @property
     def payload(self) -> str:
         """The message."""
-        return self.story.payload if self.story else ""
+        return self.explanation.payload if self.explanation else ""
 
 
-def table_of(story: Story) -> pd.DataFrame:
+def table_of(explanation: Explanation) -> pd.DataFrame:
     """Every step with a time, in order; an empty subscription means all."""
-    steps = [(step.at, "", "", step.what, step.detail) for step in story.steps]
-    for delivery in story.deliveries:
+    steps = [(step.at, "", "", step.what, step.detail) for step in explanation.steps]
+    for delivery in explanation.deliveries:
         steps += [
             (step.at, delivery.subscription, delivery.endpoint, step.what, step.detail) for step in delivery.steps
         ]
@@ -208,33 +215,33 @@ def table_of(story: Story) -> pd.DataFrame:
     return Rows.of(frame, "no records")
 
 
-def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
+def outcomes_of(explanation: Explanation, found: Iterable[TimelineLane]) -> pd.DataFrame:
     """A row per subscription: its state, attempts, and reason."""
     tries = {lane.name: sum(mark.pushed for mark in lane.marks) for lane in found}
     rows = [
         (each.subscription, each.endpoint, each.outcome, tries.get(each.subscription, 0), each.why, each.expression)
-        for each in story.deliveries
+        for each in explanation.deliveries
     ]
     columns = ["subscription", "endpoint", "outcome", "attempts", "why", "matched by"]
     return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "no subscription matches this topic")
 
 
-def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
+def timeline(explanation: Explanation, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
     """A lane per subscription, attempts as marks, waiting times shaded."""
-    begin = next((step.at for step in story.steps if step.at), None)
+    begin = next((step.at for step in explanation.steps if step.at), None)
     if begin is None:
         begin = min(cast(datetime, row["accepted_at"]) for row in attempts)
-    every = lanes(begin, story.deliveries, attempts, due)
+    every = lanes(begin, explanation.deliveries, attempts, due)
     shown = folded(every)
-    title = label(plain_topics([story.topic])[story.topic], 70)
+    title = label(plain_topics([explanation.topic])[explanation.topic], 70)
     with canvas(title, 1.9 + 0.3 * max(1, len(shown))) as (figure, (axes,)):
-        axes.set_title(_before(story, begin), pad=18, **ASIDE)
+        axes.set_title(_before(explanation, begin), pad=18, **ASIDE)
         is_log, marks = scale(shown)
         if is_log:
             axes.set_xscale("symlog", linthresh=marks[1][0], linscale=0.4)
         put_ticks(axes, marks)
         axes.set_xlim(0, marks[-1][0])
-        notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in story.notes]
+        notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in explanation.notes]
         axes.set_xlabel("\n".join(["since acceptance", *notes]), **ASIDE)
         put_rows(axes, names_of(shown), quiet=[lane.several > 1 for lane in shown])
         for row, lane in enumerate(shown):
@@ -244,23 +251,23 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
             axes.text(0.5, 0.5, "no subscription matches this topic", transform=axes.transAxes, ha="center")
         _key(axes, shown)
     return Timeline(
-        f"History of {story.notification}",
-        table_of(story),
+        f"History of {explanation.notification}",
+        table_of(explanation),
         figure,
-        "; ".join(story.notes),
-        story,
-        outcomes_of(story, every),
+        "; ".join(explanation.notes),
+        explanation,
+        outcomes_of(explanation, every),
     )
 
 
-def _before(story: Story, begin: datetime) -> str:
+def _before(explanation: Explanation, begin: datetime) -> str:
     """The steps before the first push."""
     at = f"accepted {begin:%Y-%m-%d %H:%M:%S}.{begin.microsecond // 1000:03d} UTC"
     text = []
-    for step in story.steps[1:]:
+    for step in explanation.steps[1:]:
         after = f" after {(step.at - begin).total_seconds() * 1000:,.0f} ms" if step.at else ""
         text.append(step.what + after)
-    return f"{one_line(story.notification)}, {at}\n{', '.join(text)}"
+    return f"{one_line(explanation.notification)}, {at}\n{', '.join(text)}"
 
 
 def _draw(axes: Axes, row: int, lane: TimelineLane) -> None:

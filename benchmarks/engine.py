@@ -41,7 +41,7 @@ SMALL_PROFILE = {
 
 LOAD = 200
 
-_LEADS = "arborcast_gateway_duties"
+_LEADS = "arborcast_gateway_lease_held"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -104,7 +104,7 @@ class Bench:
         if name == "zmq":
             edges = self.stack.enter_context(edges_of(self.folder / name, self.kafka))
             found = self.variant(name, edges.gateway, edge=name, **traffic)
-            port_of_asked = int(edges.address("asked").rpartition(":")[2])
+            port_of_asked = int(edges.address("requests").rpartition(":")[2])
             processes = (*found.processes, psutil.Process(edges.pid))
             return replace(found, traffic=replace(found.traffic, port=port_of_asked), processes=processes)
         return self.variant(name, self.gateway(name), edge=name, **traffic)

@@ -3,7 +3,7 @@
     python -m benchmarks.latency [CASE ...]
 
 Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), queue
-(a work queue with three servers), doors (events and MQTT beside SOAP, through the gateway), federation (a link to
+(a work queue with three servers), protocols (events and MQTT beside SOAP, through the gateway), federation (a link to
 another engine beside local delivery; within a group confirmed messages beside datagrams, of which some may be lost).
 Without cases: rates.
 """
@@ -233,7 +233,7 @@ def _queue(report: Report) -> None:
                 table.add(mode, rate, rate * _TAKES_S / _SERVERS, max(shares) / min(shares), twice, p50, p99)
 
 
-class _Doors:
+class _Protocols:
     """Events and MQTT messages that have arrived, and a client that publishes at the MQTT broker."""
 
     def __init__(self, url: str) -> None:
@@ -284,7 +284,7 @@ class _Doors:
         return client
 
 
-def _doors(report: Report) -> None:
+def _protocols(report: Report) -> None:
     """A way to publish and one to receive, in turns."""
     rounds, seconds, rate = (1, 2.0, 50.0) if report.quick else (4, 10.0, 200.0)
     with TemporaryDirectory(prefix="arborcast-bench-") as name, ExitStack() as stack:
@@ -293,13 +293,13 @@ def _doors(report: Report) -> None:
         rules.write_text('[in.bench]\nmqtt = "in/#"\ntopic = "{urn:t}back/{#}"\n')
         more = f'[mqtt]\nurl = "{broker.url}"\nrules_file = "{rules}"\n'
         running = stack.enter_context(rig({"mqtt.url": broker.url}, gateway=True, more=more))
-        gateway, doors = running.gateway, _Doors(broker.url)
+        gateway, protocols = running.gateway, _Protocols(broker.url)
         assert gateway is not None
         for each in ("soap", "back"):
             running.subscribe([each], f"{{urn:t}}{each}//.")
         out = subscription("mqtt", address_of(MqttSettings(url=broker.url).base, "out", retain=False), "{urn:t}mqtt//.")
         running.control([SubscriptionRecord(msgspec.structs.replace(out, form="raw"))])
-        doors.follow(f"{gateway.base}/events/{{urn:t}}events//.")
+        protocols.follow(f"{gateway.base}/events/{{urn:t}}events//.")
         wait_for(lambda: gateway.metric("arborcast_mqtt_connected") == 1, "the bridge is connected")
         ways = {"SOAP to SOAP": "soap", "SOAP to events": "events", "SOAP to MQTT": "mqtt", "MQTT to SOAP": "back"}
         found: dict[tuple[str, float | None], list[Outcome]] = defaultdict(list)
@@ -307,17 +307,17 @@ def _doors(report: Report) -> None:
             for pace in (None, rate):
                 for way, topic in ways.items():
                     running.receiver.clear()
-                    doors.arrived.clear()
+                    protocols.arrived.clear()
                     if topic == "back":
-                        sent = doors.publish(pace, seconds)
+                        sent = protocols.publish(pace, seconds)
                     else:
                         sent = send(Traffic(gateway.port, 16, seconds, pace, topic=f"{topic}/p")).acknowledged
-                    there = running.receiver if topic in ("soap", "back") else doors
+                    there = running.receiver if topic in ("soap", "back") else protocols
                     outcome = check(sent, there.arrivals(len(sent)), [f"/{topic}"])
                     found[way, pace] += [outcome] * (turn > 0)  # the first turn is to warm up
         columns = ("way", "messages/s", "times SOAP", "at", "p50 ms", "p99 ms", "p50 times SOAP", "p99 times SOAP")
         note = f"medians of {rounds} rounds in turns; at full load, and delays at a rate"
-        with report.table("doors side by side", *columns, *_WRONG, note=note) as table:
+        with report.table("protocols side by side", *columns, *_WRONG, note=note) as table:
             rows: dict[str, list[float]] = {}
             for way in ways:
                 full, paced = found[way, None], found[way, rate]
@@ -413,7 +413,7 @@ CASES = {
     "priority": _priority,
     "shifts": _shifts,
     "queue": _queue,
-    "doors": _doors,
+    "protocols": _protocols,
     "federation": _federation,
 }
 

@@ -20,7 +20,7 @@ import psutil
 
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, Transport
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
@@ -134,7 +134,9 @@ def _steps(report: Report) -> None:
     )
     keys = KeyRing({"k1": bytes(range(32))})
     secret = SigningSecret(keys.seal(bytes(range(32)), plain.sealing_context()))
-    signed = Envelope(msgspec.structs.replace(plain, protection=Protection((secret,))), Vault(SecretSettings(), keys))
+    signed = Envelope(
+        msgspec.structs.replace(plain, protection=Protection((secret,))), SecretOpener(SecretSettings(), keys)
+    )
     envelope, conditions, fifty = Envelope(plain), Conditions(), [message] * 50
     routing = RoutingTable()
     routing.apply(SubscriptionRecord(plain))

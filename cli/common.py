@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.core.errors import ConfigError, NotFound
-from arborcast.engine.terminal import noting_silence, print_error
+from arborcast.engine.terminal import note_if_slow, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,7 +185,7 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
 
     settings = settings_of(config, home)
     servers = reachable_kafka(settings).bootstrap_servers
-    with noting_silence(f"Kafka at {servers} has not answered yet; waiting for some seconds"):
+    with note_if_slow(f"Kafka at {servers} has not answered yet; waiting for some seconds"):
         return connection.kafka_of(settings)
 
 

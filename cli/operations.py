@@ -26,18 +26,18 @@ def operations(
     since: Annotated[
         str, typer.Option("--since", help="Only since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
     ] = "7d",
-    who: Annotated[str, typer.Option("--who", help="Only of users with this in their name.")] = "",
-    what: Annotated[str, typer.Option("--what", help="Only operations with this in their name: topics, end.")] = "",
+    actor: Annotated[str, typer.Option("--actor", help="Only of users with this in their name.")] = "",
+    action: Annotated[str, typer.Option("--action", help="Only operations with this in their name: topics, end.")] = "",
     subject: Annotated[str, typer.Option("--subject", help="Only of topics, ids or users with this in them.")] = "",
     limit: ListedOption = 100,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List changes by operators, the newest first: who, what, before and after."""
+    """List changes by operators, the newest first: actor, action, before and after."""
     from arborcast.admin.operations import OperationFilter, listed
 
-    wanted = OperationFilter(moment_ms("since", since), who, what, subject)
+    wanted = OperationFilter(moment_ms("since", since), actor, action, subject)
     found, more = listed(kafka_of(config, home), wanted, limit)
     if json:
         print_json({"operations": document(found), "more": more})
@@ -54,8 +54,8 @@ def _line(each: Recorded) -> Text:
 
     line = Text.assemble(
         (moment(each.at_ms), "dim"),
-        f"  {one_line(each.who)} ({each.door})  ",
-        (each.what, "bold"),
+        f"  {one_line(each.actor)} ({each.interface})  ",
+        (each.action, "bold"),
         (f"  {one_line(each.subject)}" if each.subject else "", "cyan"),
     )
     if each.before or each.after:

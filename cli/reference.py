@@ -27,7 +27,7 @@ from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.monitoring.stack_monitor import declare_stack
 from arborcast.engine.settings.loading import SECTIONS, Declaration, declarations
 from arborcast.engine.terminal import print_line
-from arborcast.ingest.federation.datagrams import DatagramDoor
+from arborcast.ingest.federation.datagrams import DatagramListener
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.http.app import RequestMetrics
 from arborcast.ingest.mqtt import incoming as mqtt
@@ -84,7 +84,7 @@ def catalogue() -> Mapping[str, Sequence[Metric]]:
     metrics.declare_federation(gateway, nothing)
     metrics.declare_cameras(gateway, nothing)
     PeerEndpoint(nothing, 0, gateway)
-    DatagramDoor(nothing, gateway)
+    DatagramListener(nothing, gateway)
     mqtt.declare(gateway, nothing, nothing)
     RequestMetrics(gateway)
     edges = Registry()

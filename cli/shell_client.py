@@ -31,7 +31,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.outbound import place_of
 from arborcast.core.threads import Service, pool
-from arborcast.engine.terminal import noting_silence
+from arborcast.engine.terminal import note_if_slow
 
 # Timeouts of connecting and of an answer: the broker gives up on its storage after ten seconds, with an error.
 TIMEOUT_S = (1.0, 15.0)
@@ -83,7 +83,7 @@ class ShellClient(Client):
         where = f"{parts.scheme}://{parts.netloc}"
         waiting = f"{where} has not answered yet; waiting for up to {TIMEOUT_S[1]:g} s (arborcast status: how it is)"
         try:
-            with noting_silence(waiting, QUIET_S):
+            with note_if_slow(waiting, QUIET_S):
                 return super()._exchange(call)
         except FaultReceived as error:
             if error.status != 401:

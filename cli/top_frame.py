@@ -17,7 +17,7 @@ from rich.text import Text
 
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.charts import COUNTED_S
-from arborcast.engine.monitoring.samples import MetricsSample, quantiles, rates, shares, thinned
+from arborcast.engine.monitoring.samples import MetricsSample, downsampled, quantiles, rates, shares
 from arborcast.engine.monitoring.summary import Summary, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.terminal import console
@@ -74,7 +74,7 @@ def _health(last: MetricsSample) -> str:
 
 def _charts(samples: Sequence[MetricsSample], current: Summary, width: int) -> list[str]:
     room = max(0, width - _LABEL - _NOW - 2)
-    points = thinned(samples, room + 1)
+    points = downsampled(samples, room + 1)
     span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
     heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
     delivered = rates(points, "attempts", "delivered", COUNTED_S)
@@ -136,7 +136,7 @@ def _processes(samples: Sequence[MetricsSample], current: Summary, width: int) -
     room = (width - 55) // 3
     if room < _NARROWEST:
         room = 0
-    points = thinned(samples, (room or 12) + 1)
+    points = downsampled(samples, (room or 12) + 1)
     processes = current.processes
     lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
     for name in sorted(processes, key=lambda name: -processes[name].memory_bytes)[:_PROCESSES]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+    from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation, Explanation, Step
 
 
 # How many subscriptions people are shown one by one.
@@ -54,7 +54,7 @@ def trace(
 ) -> None:
     """Show every step of a notification, from acceptance to the outcome.
     Reads the tables and the newer records of the logs, so it covers the last second too."""
-    _print(_story(notification, "", config, home), json)
+    _print(_explanation(notification, "", config, home), json)
     note_no_job(config, home)
 
 
@@ -66,20 +66,20 @@ def why(
     json: JsonOption = False,
 ) -> None:
     """Explain why a subscription got a notification, or did not."""
-    _print(_story(notification, subscription, config, home), json)
+    _print(_explanation(notification, subscription, config, home), json)
 
 
-def _print(story: Story, json: bool) -> None:
+def _print(explanation: Explanation, json: bool) -> None:
     if json:
-        print_json(_plain(dataclasses.asdict(story)))
+        print_json(_plain(dataclasses.asdict(explanation)))
     else:
         from rich.text import Text
 
-        for each in format_story(story):
+        for each in format_explanation(explanation):
             console().print(each, soft_wrap=isinstance(each, Text))
 
 
-def _story(notification: str, subscription: str, config: Path | None, home: Path | None) -> Story:
+def _explanation(notification: str, subscription: str, config: Path | None, home: Path | None) -> Explanation:
     from arborcast.admin import trace
 
     try:
@@ -91,7 +91,7 @@ def _story(notification: str, subscription: str, config: Path | None, home: Path
 
 
 def _plain(value: Any) -> Any:
-    """A story for scripts. Times are ISO 8601 in UTC."""
+    """An explanation for scripts. Times are ISO 8601 in UTC."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -99,36 +99,38 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def format_story(story: Story) -> Iterable[RenderableType]:
-    """The story for people: its lines, with one table of all steps. Times are UTC."""
+def format_explanation(explanation: Explanation) -> Iterable[RenderableType]:
+    """The explanation for people: its lines, with one table of all steps. Times are UTC."""
     from rich.table import Column, Table
     from rich.text import Text
 
     from arborcast.core.telemetry.tracing import trace_of
 
-    yield Text.assemble(("Notification ", "bold"), story.notification)
-    if story.topic:
-        yield Text.assemble(("  topic    ", "dim"), one_line(story.topic))
-    if story.payload:
-        first, *rest = story.payload.strip().splitlines() or [""]
+    yield Text.assemble(("Notification ", "bold"), explanation.notification)
+    if explanation.topic:
+        yield Text.assemble(("  topic    ", "dim"), one_line(explanation.topic))
+    if explanation.payload:
+        first, *rest = explanation.payload.strip().splitlines() or [""]
         yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
-    if story.cause:
-        yield Text.assemble(("  cause    ", "dim"), one_line(story.cause))
-    if story.traceparent:
-        yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
-    if not story.deliveries:
+    if explanation.cause:
+        yield Text.assemble(("  cause    ", "dim"), one_line(explanation.cause))
+    if explanation.traceparent:
+        yield Text.assemble(
+            ("  trace    ", "dim"), trace_of(explanation.traceparent), ("  " + explanation.traceparent, "dim")
+        )
+    if not explanation.deliveries:
         yield Text("  No subscribers of this topic.", style="yellow")
-    if len(story.deliveries) > 1:
-        counts = Counter(delivery.outcome for delivery in story.deliveries)
+    if len(explanation.deliveries) > 1:
+        counts = Counter(delivery.outcome for delivery in explanation.deliveries)
         outcomes = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
         yield Text("  " + outcomes, style="bold")
-    first_at = next((step.at for step in story.steps if step.at), None)
+    first_at = next((step.at for step in explanation.steps if step.at), None)
     times = Column("time", no_wrap=True), Column("after", justify="right", no_wrap=True)
     table = Table(*times, "step", "where", "detail", box=None, pad_edge=False, header_style="dim")
-    for step in story.steps:
+    for step in explanation.steps:
         table.add_row(*_cells(step, first_at))
     # Failing ones first.
-    order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
+    order = sorted(explanation.deliveries, key=lambda each: each.outcome == "delivered")
     for delivery in order[:_SHOWN]:
         for step in delivery.steps:
             table.add_row(*_cells(step, first_at))
@@ -136,7 +138,7 @@ def format_story(story: Story) -> Iterable[RenderableType]:
     yield table
     if len(order) > _SHOWN:
         yield Text(f"  and {len(order) - _SHOWN} more: --json lists all", style="dim")
-    for note in story.notes:
+    for note in explanation.notes:
         yield Text(one_line(f"note: {note}"), style="dim")
 
 
@@ -149,7 +151,7 @@ def _cells(step: Step, first_at: datetime | None) -> Iterable[Text]:
     yield from map(Text, map(one_line, (step.what, step.where, step.detail)))
 
 
-def _outcome(delivery: DeliveryStory) -> Iterable[Text]:
+def _outcome(delivery: DeliveryExplanation) -> Iterable[Text]:
     """The last cells of the row with the outcome, which has no time."""
     from rich.text import Text
 

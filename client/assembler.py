@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from arborcast.client.received import PartOf, ReceivedMessage
+from arborcast.client.received import ReceivedMessage, ReceivedPart
 from arborcast.core.log_limit import LogLimit
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.records.fragments import Reason, StoredPart
@@ -135,7 +135,7 @@ class Assembler:
             self._spools.clear()
             self._messages = OpenMessages()
 
-    def _take(self, received: PartOf) -> OpenMessage | None:
+    def _take(self, received: ReceivedPart) -> OpenMessage | None:
         """The message that this part completes; None if parts are missing."""
         now = self._clock()
         self._expire(now)
@@ -212,7 +212,7 @@ class Assembler:
             self._spools.pop(message.first).file.close()
 
 
-def _stored(part: PartOf, now_ms: int) -> StoredPart:
+def _stored(part: ReceivedPart, now_ms: int) -> StoredPart:
     # Each subscription gets its own parts, and the two kinds of parts may have the same Identification.
     owner = f"{part.subscription} {part.fragment.alone:d}"
     fragment = part.fragment

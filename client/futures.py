@@ -35,7 +35,7 @@ class NotifyBatch:
     attributes: list[str] = field(default_factory=list)
 
 
-class Gathering:
+class BatchAccumulator:
     """Collects notifications into batches. The caller passes the time, of a monotonic clock."""
 
     def __init__(self, batching: Batching) -> None:
@@ -205,7 +205,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
 
     def _start(self) -> None:
         super()._start()
-        self._gathering = Gathering(self._batching or _ONE_BY_ONE)
+        self._accumulator = BatchAccumulator(self._batching or _ONE_BY_ONE)
         # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
         if self._batching is not None:
@@ -229,9 +229,9 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         attributes = publication_attributes(valid_until, lifespan, type, namespaces, priority, reliable)
         future: Future[None] = self._begin(len(message))
         with self._gathered:
-            batches = self._gathering.add(message, future, time.monotonic(), attributes)
+            batches = self._accumulator.add(message, future, time.monotonic(), attributes)
             if self._closed:  # in another thread, after `_begin`: no later call sends this batch
-                batches += self._gathering.take()
+                batches += self._accumulator.take()
             self._gathered.notify()
             # With the lock held, so that no batch overtakes another.
             for batch in batches:
@@ -242,7 +242,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         """Send the current batch; does not wait for the answers."""
         self._start_after_fork()
         with self._gathered:
-            for batch in self._gathering.take():
+            for batch in self._accumulator.take():
                 self._send_batch(batch)
 
     def _send_rest(self) -> None:
@@ -274,10 +274,10 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         """Send due batches."""
         with self._gathered:
             while not self._closed:
-                due = self._gathering.due
+                due = self._accumulator.due
                 now = time.monotonic()
                 if due is not None and due <= now:
-                    for batch in self._gathering.take():
+                    for batch in self._accumulator.take():
                         self._send_batch(batch)
                 else:
                     self._gathered.wait(None if due is None else due - now)

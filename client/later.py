@@ -31,7 +31,7 @@ _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 _LONGEST_PAUSE_S = 10.0
 
 
-class Later:
+class DeferredResult:
     """The deferred result of one message. Only the first call of a method counts. The methods may be called in any
     thread, and raise ClientError if the result cannot be reported; the broker then repeats the message after its
     timeout."""
@@ -77,7 +77,7 @@ class OpenPush:
         # A message may be copied, or sent to another process; only the original can report the result.
         return _nothing, ()
 
-    def later(self) -> Later:
+    def later(self) -> DeferredResult:
         """Defer the result of one of its messages. Raises ClientError."""
         if not self._address:
             raise ClientError(
@@ -89,7 +89,7 @@ class OpenPush:
             if self._deferred is not None:
                 raise ClientError("this push was already answered: call later() while its message is handled")
             self._open += 1
-        return Later(self)
+        return DeferredResult(self)
 
     def answered(self) -> _State | None:
         """Called when its messages were handled. Returns the result; None if it is deferred."""

@@ -28,7 +28,7 @@ from arborcast.core.log_limit import LogLimit
 from arborcast.core.recent import Recent
 from arborcast.core.security.web_pages import is_of_browser
 from arborcast.wire import faults
-from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_to
+from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_body
 from arborcast.wire.errors import UnreadableRequest
 from arborcast.wire.times import utc_now
 
@@ -79,7 +79,7 @@ class Listener(Server, Triggers):
         Triggers.__init__(self, on_message)
         self.replies = Replies()
         """The awaited answers of `Client.request`; callbacks do not get them."""
-        self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledOnce() if once else None)
+        self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledIds() if once else None)
         Server.__init__(self, self._app.handled, port, host, "listener")
 
     def _deliver(self, message: ReceivedMessage) -> None:
@@ -170,7 +170,7 @@ class _ThreadedApp(ListenerApp):
         verify: Verify | None,
         transport: Transport | None,
         parts: Parts,
-        repeats: HandledOnce | None,
+        repeats: HandledIds | None,
     ) -> None:
         super().__init__(on_message, verify, transport, parts)
         self._deliver = on_message
@@ -211,7 +211,7 @@ class _ThreadedApp(ListenerApp):
                 self._deliver(joined)
 
 
-class HandledOnce:
+class HandledIds:
     """The ids of notifications handled within the last hour. Several threads may use it."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ def accepted(
     """The messages of a push, or the answer to another request."""
     challenge = headers.get(CHALLENGE_HEADER.lower())
     if challenge is not None and not body:
-        consent = consent_to(challenge)
+        consent = consent_body(challenge)
         return Response(400) if consent is None else Response(200, consent, "text/plain; charset=utf-8")
     if verify is not None:
         try:

@@ -10,7 +10,7 @@ from typing import IO
 
 from lxml import etree
 
-from arborcast.client.later import Later, OpenPush
+from arborcast.client.later import DeferredResult, OpenPush
 from arborcast.client.transport import retry_after_s
 from arborcast.client.values import (
     BrokerUnavailable,
@@ -95,7 +95,7 @@ _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
 
 
 @dataclass(frozen=True)
-class Asker:
+class Requester:
     """A client that awaits an answer: the ids of its notification and of its request, and the address for the
     answer."""
 
@@ -105,7 +105,7 @@ class Asker:
 
 
 @dataclass(frozen=True)
-class PartOf:
+class ReceivedPart:
     """A part of a message: the id of the message, the number of the part, and its content. `subscription` is the id of
     the pushed subscription, empty from old brokers."""
 
@@ -124,7 +124,8 @@ class ReceivedMessage:
     every attempt, empty if the broker sends none; `attempt` counts from 1. `replay` is the name of the replay, empty
     for an ordinary push. `part` is set for a part of a message. `file` has the content of a large message that was
     joined from parts, with an empty payload; the receiver closes it. `sequence` is the number of earlier pushes,
-    `askers` are the clients that await an answer, and `relates_to` is, for an answer, the message id of the request.
+    `requesters` are the clients that await an answer, and `relates_to` is, for an answer, the message id of the
+    request.
     """
 
     payload: bytes
@@ -133,14 +134,14 @@ class ReceivedMessage:
     notification_id: str = ""
     attempt: int = 1
     replay: str = ""
-    part: PartOf | None = None
+    part: ReceivedPart | None = None
     file: IO[bytes] | None = field(default=None, compare=False)
     sequence: int = 0
-    askers: tuple[Asker, ...] = ()
+    requesters: tuple[Requester, ...] = ()
     relates_to: str = ""
     push: OpenPush | None = field(default=None, repr=False, compare=False)
 
-    def later(self) -> Later:
+    def later(self) -> DeferredResult:
         """Defer the result: the push is acknowledged now, and the result reported with the returned object. Raises
         ClientError if the broker does not accept later results."""
         if self.push is None:
@@ -169,7 +170,7 @@ def read_push(
         unwrapped = unwrap_part(text)
         if unwrapped is not None:
             fragment, identification, content = unwrapped
-            part = PartOf(identification, fragment, content.encode(), subscription)
+            part = ReceivedPart(identification, fragment, content.encode(), subscription)
             return [ReceivedMessage(part.content, notification_id=first_id, attempt=attempt, part=part)]
         messages = [ReceivedMessage(text.encode(), notification_id=first_id, attempt=attempt)]
         return _with_parts(messages, packages, subscription, lambda payload: payload)
@@ -194,7 +195,7 @@ def _as_part(
     part = read_package_header(package)
     if part is None:
         return message
-    return replace(message, part=PartOf(part[1], part[0], content_of(message.payload), subscription))
+    return replace(message, part=ReceivedPart(part[1], part[0], content_of(message.payload), subscription))
 
 
 def _content_of_notify(payload: bytes) -> bytes:
@@ -208,9 +209,9 @@ def _read_messages(request: Request, ids: Sequence[str], attempt: int) -> list[R
         payload = source.fragment(source.node(request.operation))
         return [ReceivedMessage(payload, None, None, ids[0] if ids else "", attempt, relates_to=related)]
     messages = read_messages(request.operation, request.source(PAYLOAD_DEPTH), ids, attempt)
-    askers = _askers(request)
-    if askers or related:
-        messages = [replace(each, askers=askers, relates_to=each.relates_to or related) for each in messages]
+    requesters = _requesters(request)
+    if requesters or related:
+        messages = [replace(each, requesters=requesters, relates_to=each.relates_to or related) for each in messages]
     return messages
 
 
@@ -219,7 +220,7 @@ def _related(request: Request) -> str:
     return "" if header is None else (header.findtext(wsa("RelatesTo")) or "").strip()
 
 
-def _askers(request: Request) -> tuple[Asker, ...]:
+def _requesters(request: Request) -> tuple[Requester, ...]:
     """The clients that await an answer to a pushed request of a queue."""
     header = _header(request)
     found = (
@@ -228,14 +229,14 @@ def _askers(request: Request) -> tuple[Asker, ...]:
     if not found:
         return ()
     source = Source(request.document, request.root, _ASKER_DEPTH, header)
-    askers = []
+    requesters = []
     for each in found:
         element = each.find(wsa("ReplyTo"))
         if element is not None:
             reference = read_reference(element, source)
             reply_to = Remote(reference.address, reference.reference_parameters)
-            askers.append(Asker(each.get("id", ""), (each.findtext(wsa("MessageID")) or "").strip(), reply_to))
-    return tuple(askers)
+            requesters.append(Requester(each.get("id", ""), (each.findtext(wsa("MessageID")) or "").strip(), reply_to))
+    return tuple(requesters)
 
 
 def _header(request: Request) -> etree._Element | None:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.downloads import MEDIA_TYPES
-from arborcast.console.guard import PageGuard, visitor_of
+from arborcast.console.guard import PageGuard, principal_of
 from arborcast.console.saved_views import ViewRefused
 from arborcast.console.screens import (
     cameras,
@@ -77,20 +77,20 @@ def make_app(console: Console, signing: SigningIn | None) -> PageGuard:
 
     async def views(request: Request, form: FormData) -> Response:
         """Save the view of a list, or delete one; a visitor without the right to change has views of its own, too."""
-        visitor, url = visitor_of(request.scope), own_path(text_of(form, "url"))
+        principal, url = principal_of(request.scope), own_path(text_of(form, "url"))
         path, name = url.partition("?")[0], text_of(form, "name")
         if path not in console.lists:
             raise HTTPException(400, "This page has no list.")
         try:
             if text_of(form, "action") == "delete":
-                await asyncio.to_thread(console.lists.views.remove, visitor.name, name, path)
+                await asyncio.to_thread(console.lists.views.remove, principal.name, name, path)
                 note = "View deleted."
             else:
-                saved = await asyncio.to_thread(console.lists.views.save, visitor.name, name, url)
+                saved = await asyncio.to_thread(console.lists.views.save, principal.name, name, url)
                 note, url = f"View {saved.name} saved.", saved.url
         except ViewRefused as error:
             note = str(error)
-        return console.go_on(request, url, note)
+        return console.redirect(request, url, note)
 
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))

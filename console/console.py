@@ -20,7 +20,7 @@ from starlette.routing import Route
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
 from arborcast.console.downloads import Download
-from arborcast.console.guard import Sessions, visitor_of
+from arborcast.console.guard import Sessions, principal_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.lists import Lists
 from arborcast.console.live import LiveParts, PageParts, PartsReader, Replacement, changes, merged
@@ -147,14 +147,14 @@ class Console:
         case), for visitors with the right to change."""
 
         async def checked(request: Request) -> Response:
-            visitor = visitor_of(request.scope)
+            principal = principal_of(request.scope)
             async with request.form(max_files=1, max_fields=_FIELDS) as form:
-                if not self.sessions.fits(visitor.session, text_of(form, "token")):
+                if not self.sessions.fits(principal.session, text_of(form, "token")):
                     raise HTTPException(403, "Session changed. Go back, reload the page and submit again.")
-                if edits and not visitor.may_edit:
+                if edits and not principal.may_edit:
                     raise HTTPException(
                         403,
-                        f"{visitor.name} has read-only access: a rule of access.policy_file has to allow "
+                        f"{principal.name} has read-only access: a rule of access.policy_file has to allow "
                         'do = ["manage"] for topics = ["//."].',
                     )
                 return await handler(request, form)
@@ -245,8 +245,8 @@ class Console:
         return HTMLResponse(self.render(request, template, **values))
 
     def render(self, request: Request, template: str, **values: Any) -> str:
-        visitor = visitor_of(request.scope)
-        return self.templates.render(template, {"visitor": visitor, "token": visitor.token, **values})
+        principal = principal_of(request.scope)
+        return self.templates.render(template, {"principal": principal, "token": principal.token, **values})
 
     def trouble_part(self, request: Request) -> str:
         """The banner of a page that is open."""
@@ -267,16 +267,16 @@ class Console:
 
     def note(self, request: Request, text: str) -> None:
         """A note for the visitor's next page."""
-        self._notes[visitor_of(request.scope).session] = text
+        self._notes[principal_of(request.scope).session] = text
 
-    def go_on(self, request: Request, url: str, note: str) -> Response:
+    def redirect(self, request: Request, url: str, note: str) -> Response:
         """On to another page, which has this note."""
         self.note(request, note)
         return go(url)
 
     def take_note(self, request: Request) -> str:
         """The note for this page, empty for none; later pages do not have it."""
-        return self._notes.pop(visitor_of(request.scope).session, "")
+        return self._notes.pop(principal_of(request.scope).session, "")
 
 
 def _again(request: Request) -> str:
@@ -338,8 +338,8 @@ def _append_to_log(settings: Settings, record: OperationBegun | OperationEnded) 
 
 def operator(request: Request) -> Operator:
     """The visitor of a page, as it is recorded."""
-    visitor, client = visitor_of(request.scope), request.client
-    return Operator("console", visitor.name or f"without a name, from {client.host if client else 'this machine'}")
+    principal, client = principal_of(request.scope), request.client
+    return Operator("console", principal.name or f"without a name, from {client.host if client else 'this machine'}")
 
 
 def text_of(form: FormData, name: str) -> str:

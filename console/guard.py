@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arborcast.core.errors import InfrastructureError, SecretError
-from arborcast.core.security.keyring import Marks
+from arborcast.core.security.keyring import MacKeys
 from arborcast.core.security.web_pages import PageRule
 from arborcast.ingest.access.policy import AccessPolicy
 from arborcast.ingest.access.users import Users
@@ -54,8 +54,9 @@ _AGAIN = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 
 
 @dataclass(frozen=True)
-class Visitor:
-    """The visitor of a page. `name` is empty on loopback without authentication; `token` is in each of its forms."""
+class Principal:
+    """The user of a page, or an anonymous one. `name` is empty on loopback without authentication; `token` is in each
+    of its forms."""
 
     session: str
     token: str
@@ -80,7 +81,7 @@ class Callers:
 class Sessions:
     """Signed cookies: nothing is kept of them here, and a restart ends none."""
 
-    def __init__(self, keys: Marks, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: MacKeys, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._name = name
         self._secure = secure
@@ -90,7 +91,7 @@ class Sessions:
         """A new session, or this one for longer: its id, and the header that gives it to the browser."""
         session = session or secrets.token_urlsafe(18)
         document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
-        value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
+        value = quote(document, safe="") + "~" + self._keys.mac(document.encode(), "console session")
         secure = "; Secure" if self._secure else ""
         # Without sign-in, a reopened browser finds its collected changes again.
         lasts = "" if user else f"; Max-Age={_SESSION_S}"
@@ -103,9 +104,9 @@ class Sessions:
     def read(self, header: str) -> tuple[str, str, float] | None:
         """(session, user, seconds left) of a valid cookie; None for an expired or foreign one."""
         # Not `SimpleCookie`, which drops all cookies at one that it cannot read: other servers on localhost set those.
-        value, _, mark = cookie_parser(header).get(self._name, "").rpartition("~")
+        value, _, mac = cookie_parser(header).get(self._name, "").rpartition("~")
         document = unquote(value)
-        if not value or not self._is_marked(mark, document, "console session"):
+        if not value or not self._is_valid_mac(mac, document, "console session"):
             return None
         known = json.loads(document)
         left_s = known["until"] - self._clock()
@@ -113,15 +114,15 @@ class Sessions:
 
     def token(self, session: str) -> str:
         """The token in each form of this session: other sites can neither read nor forge it."""
-        return self._keys.mark(session.encode(), "console form")
+        return self._keys.mac(session.encode(), "console form")
 
     def fits(self, session: str, token: str) -> bool:
         """Whether this is the token of the session's forms."""
-        return self._is_marked(token, session, "console form")
+        return self._is_valid_mac(token, session, "console form")
 
-    def _is_marked(self, mark: str, text: str, context: str) -> bool:
+    def _is_valid_mac(self, mac: str, text: str, context: str) -> bool:
         try:
-            return self._keys.is_marked(mark, text.encode(), context)
+            return self._keys.is_valid_mac(mac, text.encode(), context)
         except SecretError:
             return False  # of a key that was taken out
 
@@ -155,7 +156,7 @@ class PageGuard:
         await self._app(scope, _bounded(receive, most), send)
 
     async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:
-        """Put the visitor into the scope; returns an answer if the visitor is not admitted."""
+        """Put the principal into the scope; returns an answer if it is not admitted."""
         known = self._sessions.read(headers.get("cookie", ""))
         if known is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return HTMLResponse(_AGAIN)
@@ -168,22 +169,22 @@ class PageGuard:
             # Collected changes belong to the session, without authentication.
             cookie.append(self._sessions.begin(session=session)[1])
         token = self._sessions.token(session)
-        visitor = Visitor(session, token)
+        principal = Principal(session, token)
         if self._callers is not None:
             caller = await self._callers.find(name) if name else None
             if caller is None:
-                visitor = Visitor(session, token, may_see=False, may_edit=False)
+                principal = Principal(session, token, may_see=False, may_edit=False)
             else:
                 everything = caller.manage.everything
-                visitor = Visitor(session, token, name, everything or caller.subscribe.everything, everything)
-        scope.setdefault("state", {})["visitor"] = visitor
-        if visitor.may_see or scope["path"].startswith(_OPEN):
+                principal = Principal(session, token, name, everything or caller.subscribe.everything, everything)
+        scope.setdefault("state", {})["principal"] = principal
+        if principal.may_see or scope["path"].startswith(_OPEN):
             return None
-        if visitor.name:
+        if principal.name:
             if scope["path"] in ("/sign-out", "/theme"):
                 return None
             return PlainTextResponse(
-                f"{visitor.name} may not see this console: a rule of access.policy_file has to allow "
+                f"{principal.name} may not see this console: a rule of access.policy_file has to allow "
                 'do = ["subscribe"] for topics = ["//."]. Sign in as another user at /sign-in.\n',
                 403,
             )
@@ -193,9 +194,9 @@ class PageGuard:
         return PlainTextResponse("You are signed out.\n", 401)
 
 
-def visitor_of(scope: Scope) -> Visitor:
-    visitor: Visitor = scope["state"]["visitor"]
-    return visitor
+def principal_of(scope: Scope) -> Principal:
+    principal: Principal = scope["state"]["principal"]
+    return principal
 
 
 def _with_headers(send: Send, cookie: list[str]) -> Send:

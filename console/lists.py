@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from arborcast.console.downloads import MEDIA_TYPES, Download
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.saved_views import SavedView, SavedViews, view_url
 
 
@@ -40,7 +40,7 @@ class Lists:
         if path not in self:
             return None
         url, download = view_url(path, request.url.query), self._downloads[path]
-        views = [each for each in self.views.of(visitor_of(request.scope).name) if each.path == path]
+        views = [each for each in self.views.of(principal_of(request.scope).name) if each.path == path]
         has_file = download and (not download.needs or request.query_params.get(download.needs))
         sign = "&" if "?" in url else "?"
         return ListTools(url, views, {each: f"{url}{sign}format={each}" for each in MEDIA_TYPES if has_file})

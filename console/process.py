@@ -14,7 +14,7 @@ from arborcast.console.console import Console as WebConsole  # the other one is 
 from arborcast.console.console import PageState
 from arborcast.console.guard import MOST_IMPORTED, Sessions
 from arborcast.console.signing import signing_for
-from arborcast.core.security.keyring import KeyFile, KeyRing, Marks
+from arborcast.core.security.keyring import KeyFile, KeyRing, MacKeys
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.http.listening import on_signals
 from arborcast.ingest.http.serving import make_small_server, proxies
@@ -42,7 +42,7 @@ class ConsoleProcess:
         self._failed = False
         state = PageState()
         control = ControlView(state)
-        self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
+        self._view = ControlLogView(settings.kafka, control, self._fail)
         self._changes = ControlChanges(settings.kafka, ControlLog(settings.kafka), self._view)
         # Clear text only on loopback, or if the gateway accepts passwords so, too.
         secure = bool(signing and settings.tls.certificate_file)
@@ -88,7 +88,7 @@ class ConsoleProcess:
         self._console.live.stop()
         self._server.stop()
 
-    def _cannot_go_on(self, _error: Exception) -> None:
+    def _fail(self, _error: Exception) -> None:
         # The view has logged why. A new process reads the log from its beginning.
         self._failed = True
         self._stop()
@@ -99,7 +99,7 @@ class ConsoleProcess:
         return ""
 
 
-def _keys(settings: Settings) -> Marks:
+def _keys(settings: Settings) -> MacKeys:
     """The keys of sessions: the engine's, so that sessions survive a restart."""
     path = settings.secrets.key_file
     if path and Path(path).exists():

@@ -15,7 +15,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
 from arborcast.dispatch.operations.views import DeliveryViews
-from arborcast.ingest.http.inflight import trimming
+from arborcast.ingest.http.inflight import malloc_trim
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Answer(NamedTuple, Generic[T]):
         return self.took_s / _SHARE
 
 
-async def soon(question: Awaitable[Answer[T]], within_s: float) -> Answer[T] | None:
+async def answer_within(question: Awaitable[Answer[T]], within_s: float) -> Answer[T] | None:
     """The answer; None if it takes longer. The question continues, and a later one shares its answer."""
     asked = asyncio.ensure_future(question)
     await asyncio.wait({asked}, timeout=within_s)
@@ -79,7 +79,7 @@ class Questions:
         self._threads = pool("question", _AT_A_TIME)
         self._recent: dict[object, asyncio.Task[Answer[Any]]] = {}
         self._at_work = 0
-        self._trim = trimming()
+        self._trim = malloc_trim()
 
     async def ask(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The value of `function(*args)`. Raises its exceptions, and QuestionRefused."""

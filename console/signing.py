@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, go, own_path, text_of
-from arborcast.console.guard import Callers, visitor_of
+from arborcast.console.guard import Callers, principal_of
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.engine.settings.loading import Settings
@@ -49,7 +49,7 @@ class SigningIn:
 
         async def sign_out(request: Request, _form: FormData) -> Response:
             for forget in console.forgets:
-                forget(visitor_of(request.scope).session)
+                forget(principal_of(request.scope).session)
             answer = go("/sign-in")
             answer.headers["set-cookie"] = console.sessions.end()
             return answer

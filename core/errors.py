@@ -17,7 +17,7 @@ ArborcastError
 │   ├── UnknownResource          no such subscription, pull point, registration
 │   └── SignatureError           a push without a valid signature
 ├── DeliveryError            a called server did not answer, or refused; the message has its address
-│   ├── NotCalled                a forbidden address
+│   ├── OutboundRefused          a forbidden address
 │   └── NoAnswer                 no complete answer within the limits of the call
 └── InfrastructureError      Kafka, Delta or LDAP; has the time until a retry
     └── SecretError              a secret that cannot be read, sealed or opened
@@ -134,7 +134,7 @@ class DeliveryError(ArborcastError):
     outcome as a value instead (`dispatch.delivery.outcomes`)."""
 
 
-class NotCalled(DeliveryError):
+class OutboundRefused(DeliveryError):
     """The outbound policy forbids the address. `rule` is the rule of the policy."""
 
     def __init__(self, message: str, rule: str) -> None:

@@ -19,7 +19,7 @@ import urllib3
 from requests.structures import CaseInsensitiveDict
 from requests_futures.sessions import FuturesSession
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.checked_connections import (
     BoundedHead,
@@ -70,7 +70,7 @@ class HttpClient:
         max_answer: int,
     ) -> Future[T]:
         """A future of the value that `read` returns for the answer; `read` runs in the thread of the call. The future
-        raises NotCalled for an address that the policy refuses, NoAnswer without a complete answer of at most
+        raises OutboundRefused for an address that the policy refuses, NoAnswer without a complete answer of at most
         `max_answer` bytes within `total_s` seconds of the start of the call, and the exceptions of `read`."""
         future: Future[T] = self._session.request(
             method, url, headers=headers, body=body, read=read, total_s=total_s, max_answer=max_answer
@@ -121,7 +121,7 @@ class _Session:
                     raise NoAnswer(f"no answer from {url}: {reason_of(error)}") from error
             else:
                 return read(answer)
-        raise NotCalled(f"{url} is not called: it {refusal}", refusal.rule)
+        raise OutboundRefused(f"{url} is not called: it {refusal}", refusal.rule)
 
     def _exchange(self, prepared: requests.PreparedRequest, total_s: float, max_answer: int) -> HttpAnswer:
         limits = (min(_CONNECT_S, total_s), total_s)

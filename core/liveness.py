@@ -1,6 +1,6 @@
 """Hang detection: a watched process gives no sign of life for a time in which the watcher itself ran. Pure.
 
-Times come from `OwnTime`, which counts only the watcher's run time. A suspended machine or virtual machine, or a
+Times come from `RunningTime`, which counts only the watcher's run time. A suspended machine or virtual machine, or a
 watcher that was stopped or not scheduled for a minute, does not count as silence, since the watcher could not have
 received a sign. On an overloaded machine the timeout grows with the watcher's own delays.
 """
@@ -33,7 +33,7 @@ def beat() -> None:
     _thread.on_beat()
 
 
-class OwnTime:
+class RunningTime:
     """Seconds in which this process ran: the sum of the times between calls of `tick`, each at most `longest_s`."""
 
     def __init__(self, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -2,7 +2,7 @@
 
 InfrastructureError
 └── DirectoryError           the file or the server failed; the message names it
-    ├── DirectoryAway            it cannot be reached now; a retry may succeed
+    ├── DirectoryUnavailable     it cannot be reached now; a retry may succeed
     ├── DirectoryRefused         it refuses: TLS, missing rights, limits; the message has the setting
     │   └── BindRefused              it refuses the bind: wrong name or password
     ├── LdifError                a file is not LDIF; has the line
@@ -18,7 +18,7 @@ class DirectoryError(InfrastructureError):
     """The directory failed."""
 
 
-class DirectoryAway(DirectoryError):
+class DirectoryUnavailable(DirectoryError):
     """The directory cannot be reached now. `retry_after` is the time until a retry, in seconds."""
 
 

@@ -151,7 +151,7 @@ def _console_class() -> type[Console]:
 
 
 @contextlib.contextmanager
-def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
+def note_if_slow(line: str, after_s: float = 1.0) -> Iterator[None]:
     """Print this line if the block takes longer than `after_s`. For requests to other systems: the terminal should name
     the system that causes a wait."""
     timer = threading.Timer(after_s, print_error, [line])

@@ -141,7 +141,7 @@ class OwnAddresses:
         """Whether a URL begins with our own address."""
         return url.startswith(f"{self.base}/")
 
-    def leads_back(self, host: str, port: int) -> bool:
+    def is_own_address(self, host: str, port: int) -> bool:
         """Whether a push to this host and port would come back to this gateway. Names are compared, not resolved."""
         host = host.lower().rstrip(".")
         if (host, port) == self._public:

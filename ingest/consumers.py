@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled
+from arborcast.core.errors import InfrastructureError, NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import read_address
@@ -132,7 +132,7 @@ class OwnershipProof:
         try:
             # The thread stays busy when the client hangs up.
             answer = await asyncio.shield(challenge)
-        except NotCalled as error:
+        except OutboundRefused as error:
             raise ConsumerRefused(
                 f"the ConsumerReference {url[:200]!r} may not be reached (rule {error.rule})", error.rule
             ) from error

@@ -147,7 +147,7 @@ class ZmqSettings:
     subscribe: str = setting("tcp://127.0.0.1:5555", "XPUB, for SUB sockets that receive.")
     publish: str = setting("tcp://127.0.0.1:5556", "SUB, for PUB sockets that publish, at most once.")
     pipeline: str = setting("tcp://127.0.0.1:5557", "PULL, for PUSH sockets that publish, with flow control.")
-    asked: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and wait for the result.")
+    requests: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and wait for the result.")
     tasks: str = setting("", "PUSH, for PULL sockets of workers: each message of tasks_topics goes to one.")
     results: str = setting("", "PULL, for PUSH sockets of workers that publish results.")
     tasks_topics: str = setting("", "Topic expression of tasks, such as jobs//.")

@@ -67,17 +67,17 @@ from arborcast.core.eventlog.topics import for_existing_records
 from arborcast.core.mqtt.settings import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
-from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
+from arborcast.dispatch.job.heartbeat import FILE, Heartbeat, WorkerBeats, new_file
 from arborcast.dispatch.job.lease import JobLease
 from arborcast.dispatch.job.runtime import DispatchJob
-from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.matching.bases import workers_are_local
 from arborcast.dispatch.monitoring.jvm import SparkJvm
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.settings import JobSettings, TopicRules
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.engine.embedded.home import make_home
 from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
-from arborcast.engine.monitoring.endpoint import serve_job_sometime
+from arborcast.engine.monitoring.endpoint import serve_job_when_free
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.settings.outbound import describe, policy_of
 from arborcast.engine.terminal import print_error
@@ -169,7 +169,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
     """Run until the gate closes; returns whether there was no failure. Raises ArborcastError."""
     metrics = JobMetrics()
     declare_jvm(metrics.registry, SparkJvm(_jvm(spark)).read)
-    serve_job_sometime(metrics, settings.metrics)
+    serve_job_when_free(metrics, settings.metrics)
     job_settings = JobSettings(
         settings.home,
         for_existing_records(settings.kafka),
@@ -184,13 +184,13 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.slo,
         settings.mqtt,
     )
-    if workers_are_here(spark.sparkContext):
+    if workers_are_local(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())
     workers = _monitored_workers(spark, job_settings, metrics)
     job = DispatchJob(spark, job_settings, gate, metrics)
     ping_jvm = _jvm(spark).java.lang.System.nanoTime
-    with Heart(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
-        return job.run(lambda: _ready(heart))
+    with Heartbeat(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heartbeat:
+        return job.run(lambda: _ready(heartbeat))
 
 
 def _end_at_once(why: str) -> None:
@@ -262,14 +262,14 @@ def _jvm(spark: SparkSession) -> Any:
 
 def _monitored_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
     """Start heartbeats of the workers that Spark starts from now on, if they are on this host."""
-    if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
+    if not (settings.dispatch.hang_timeout_s and workers_are_local(spark.sparkContext)):
         return None
     file = (settings.home / "run" / "workers").absolute()
     spark.sparkContext.environment[FILE] = str(file)
     return WorkerBeats(new_file(file), settings.dispatch.hang_timeout_s, metrics.worker_hung)
 
 
-def _ready(heart: Heart) -> None:
+def _ready(heartbeat: Heartbeat) -> None:
     # Exclude all current objects from garbage collection. The collector would traverse them repeatedly, a tenth of a
     # second each time for the modules alone, and all threads of this process would wait.
     gc.collect()
@@ -277,7 +277,7 @@ def _ready(heart: Heart) -> None:
     logger.info("ready to deliver")
     if target := os.environ.get(_READY_FILE):
         Path(target).touch()
-        heart.beat = Path(target).touch
+        heartbeat.beat = Path(target).touch
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ def root_type(payload: bytes) -> str:
 
     def begins(name: str, _: object) -> None:
         found.append(name)
-        raise _Enough
+        raise _StopParsing
 
     parser.StartElementHandler = begins
-    with suppress(_Enough, expat.ExpatError):
+    with suppress(_StopParsing, expat.ExpatError):
         parser.Parse(payload, True)
     if not found:
         return ""
@@ -59,5 +59,5 @@ def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
     return found
 
 
-class _Enough(Exception):
+class _StopParsing(Exception):
     """Ends the parsing after the first start tag."""

@@ -37,7 +37,7 @@ CHALLENGE_HEADER = "Arborcast-Challenge"
 _WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
 
 
-def consent_to(challenge: str) -> bytes | None:
+def consent_body(challenge: str) -> bytes | None:
     """The body with which a consumer consents, for the value of the header; None for an invalid challenge."""
     return challenge.encode() if _WORD.fullmatch(challenge) else None
 

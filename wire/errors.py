@@ -28,7 +28,7 @@ PeerError
     └── Forbidden                      (403, or a declared fault of the operation) a known caller without the right
 
 InfrastructureError
-├── IdentitiesAway                 the directory of users is unavailable
+├── IdentitiesUnavailable          the directory of users is unavailable
 └── TooManyTopics                  too many new topics; a retry may succeed
 
 DeliveryError
@@ -254,7 +254,7 @@ class Forbidden(AccessRefused):
         self.fault = fault
 
 
-class IdentitiesAway(InfrastructureError):
+class IdentitiesUnavailable(InfrastructureError):
     """The directory of users does not answer."""
 
 

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from arborcast.client import Client, FuturesClient
 from arborcast.core.eventlog.scan import LogScan
-from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, ROUTES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
@@ -53,7 +53,7 @@ class Endings:
         found: dict[str, float] = {}
         for log in ("control", "parked", "dead", "retained"):
             live: set[bytes] = set()
-            with LogScan(roomy(self._victim.kafka), log) as reading:
+            with LogScan(with_parked_overhead(self._victim.kafka), log) as reading:
                 for record in reading.read_all():
                     (live.discard if record.value is None else live.add)(record.key)
             found[f"live keys of {log}"] = len(live)

@@ -34,7 +34,7 @@ def register(topics_app: typer.Typer) -> None:
     topics_app.command("tree")(show_tree)
     topics_app.command()(find)
     topics_app.command()(match)
-    topics_app.command()(who)
+    topics_app.command()(subscriptions)
     topics_app.command()(problems)
 
 
@@ -121,7 +121,7 @@ def match(
         print_error("no topic of the tree is selected")
 
 
-def who(
+def subscriptions(
     topic: TopicArgument,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,

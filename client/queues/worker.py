@@ -23,9 +23,9 @@ from typing import Protocol, get_args
 
 from arborcast.client.calls import Call, Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
-from arborcast.client.later import Later, OpenPush
-from arborcast.client.listener import HandledOnce, accepted, answered
-from arborcast.client.received import Asker, ReceivedMessage, Verify, nothing
+from arborcast.client.later import DeferredResult, OpenPush
+from arborcast.client.listener import HandledIds, accepted, answered
+from arborcast.client.received import ReceivedMessage, Requester, Verify, nothing
 from arborcast.client.transport import HttpAnswer, RequestsTransport, Transport
 from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
 from arborcast.core.recent import Recent
@@ -210,7 +210,7 @@ class Worker(Server):
         self._verify = verify
         self._to_broker = RequestsTransport()
         self._transport = transport
-        self._repeats = HandledOnce()
+        self._repeats = HandledIds()
         self._lock = threading.Lock()
         self._undelivered: Recent[str, str] = Recent(_UNDELIVERED_BYTES, age_s=_UNDELIVERED_S)
         self._clients: list[Subscribes] = []
@@ -264,7 +264,7 @@ class Worker(Server):
             logger.exception("a request failed; the broker will repeat it")
             return Response(500)
 
-    def _execute_later(self, deferred: Iterable[tuple[ReceivedMessage, Later]]) -> None:
+    def _execute_later(self, deferred: Iterable[tuple[ReceivedMessage, DeferredResult]]) -> None:
         """Execute acknowledged requests, and report their results."""
         for request, end in deferred:
             try:
@@ -281,7 +281,7 @@ class Worker(Server):
 
     def _execute(self, request: ReceivedMessage) -> bool:
         """Execute a request, unless it was executed before, and send its answers. Returns whether all were sent."""
-        ids = [each.notification_id for each in request.askers] or [request.notification_id]
+        ids = [each.notification_id for each in request.requesters] or [request.notification_id]
         pending = self._repeats.begin(ids, request.sequence > 0)
         if not pending:
             return True
@@ -290,7 +290,7 @@ class Worker(Server):
             answer = self._stored_answer(pending) if request.sequence else None
             if answer is None:
                 answer = _text(self._handle_request(request))
-            awaiting = [each for each in request.askers if each.notification_id in pending]
+            awaiting = [each for each in request.requesters if each.notification_id in pending]
             unanswered = {each.notification_id for each in awaiting if not self._answer(each, request, answer)}
             if unanswered:
                 self._store_answer(unanswered, answer)
@@ -308,14 +308,16 @@ class Worker(Server):
             for each in ids:
                 self._undelivered.put(each, answer, len(answer))
 
-    def _answer(self, asker: Asker, request: ReceivedMessage, answer: str) -> bool:
+    def _answer(self, requester: Requester, request: ReceivedMessage, answer: str) -> bool:
         """Send an answer. Returns False if it should be sent again later."""
-        address = asker.reply_to.address
+        address = requester.reply_to.address
         transport, refusal = self._route_to(address)
         if refusal is not None:
-            logger.warning("the answer to %s is not sent: %s %s%s", asker.message_id, address, refusal.reason, _ALLOW)
+            logger.warning(
+                "the answer to %s is not sent: %s %s%s", requester.message_id, address, refusal.reason, _ALLOW
+            )
             return True
-        body, headers = reply_to(asker, request, answer).encode("1.1", f"urn:uuid:{uuid.uuid4()}")
+        body, headers = reply_to(requester, request, answer).encode("1.1", f"urn:uuid:{uuid.uuid4()}")
         for client in self._clients:
             headers |= client.proof_for(address)
         why = ""
@@ -325,7 +327,7 @@ class Worker(Server):
             except BrokerUnreachable as error:
                 why = str(error)
             except ClientError as error:
-                logger.warning("the answer to %s is not sent: %s%s", asker.message_id, error, _ALLOW)
+                logger.warning("the answer to %s is not sent: %s%s", requester.message_id, error, _ALLOW)
                 return True
             else:
                 if 200 <= status < 300:
@@ -333,7 +335,7 @@ class Worker(Server):
                 why = f"HTTP {status}"
             if pause_s is not None:
                 time.sleep(pause_s)
-        logger.warning("the answer to %s could not be sent, it will be sent again: %s", asker.message_id, why)
+        logger.warning("the answer to %s could not be sent, it will be sent again: %s", requester.message_id, why)
         return False
 
     def _route_to(self, address: str) -> tuple[Transport, Refusal | None]:
@@ -351,18 +353,18 @@ def _text(answer: str | bytes | None) -> str:
     return without_declaration(answer.decode() if isinstance(answer, bytes) else answer)
 
 
-def reply_to(asker: Asker, request: ReceivedMessage, answer: str) -> Call[None]:
+def reply_to(requester: Requester, request: ReceivedMessage, answer: str) -> Call[None]:
     """An answer as a request. A pull point accepts only notifications, and does not store headers."""
-    remote, action = asker.reply_to, _REPLY_ACTION
+    remote, action = requester.reply_to, _REPLY_ACTION
     if endpoints.Kind.PULL_POINT.value in remote.address:
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
         answer = (
             f'<wsnt:Notify xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:NotificationMessage>{_topic(request)}'
             f"<wsnt:ProducerReference><wsa:Address>{WSA}/anonymous</wsa:Address><wsa:ReferenceParameters><wsa:RelatesTo>"
-            f"{answers.text(asker.message_id)}</wsa:RelatesTo></wsa:ReferenceParameters></wsnt:ProducerReference>"
+            f"{answers.text(requester.message_id)}</wsa:RelatesTo></wsa:ReferenceParameters></wsnt:ProducerReference>"
             f"<wsnt:Message>{answer}</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
         )
-    return Call(remote, action, answer, nothing, relates_to=asker.message_id)
+    return Call(remote, action, answer, nothing, relates_to=requester.message_id)
 
 
 def _topic(request: ReceivedMessage) -> str:

@@ -26,7 +26,7 @@ from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
 from arborcast.console.live import PageParts, PartsReader
-from arborcast.console.questions import Answer, soon
+from arborcast.console.questions import Answer, answer_within
 from arborcast.core.errors import ArborcastError, ConfigError, NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -60,7 +60,7 @@ _OBJECTIVE_S = 10.0
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
-    from arborcast.dispatch.operations.trace.story import Step, Story
+    from arborcast.dispatch.operations.trace.evidence import Explanation, Step
 
 T = TypeVar("T")
 
@@ -134,17 +134,17 @@ class DeliveriesScreen:
         ]
 
     async def trace(self, request: Request) -> Response:
-        """The story of one notification; with a subscription, why that has it or not."""
+        """The explanation of one notification; with a subscription, why that has it or not."""
         asked = _asked(request, ("notification", "subscription"))
-        story, wrong = None, ""
+        explanation, wrong = None, ""
         if asked["notification"]:
             settings = self._console.settings
-            story, wrong = await _answer(
+            explanation, wrong = await _answer(
                 self._questions.ask(trace.trace, settings, asked["notification"], asked["subscription"])
             )
         # Failures first: they are the reason to look.
-        deliveries = sorted(story.deliveries, key=lambda each: each.outcome == "delivered") if story else []
-        values: dict[str, Any] = {"story": story, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
+        deliveries = sorted(explanation.deliveries, key=lambda each: each.outcome == "delivered") if explanation else []
+        values: dict[str, Any] = {"explanation": explanation, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
         if asked["notification"]:
             return self._page(request, "trace", asked=asked, **values)
         values |= _values("trace", asked)
@@ -181,19 +181,19 @@ class DeliveriesScreen:
             endpoint = subscription.consumer.address if subscription is not None else asked["endpoint"]
             try:
                 await self._questions.ask_log(waiting.probe, endpoint, control, by, self._views)
-                said = "Probe requested."
+                note = "Probe requested."
             except NotFound:
-                said = "No delivery waits for this endpoint: a probe is the push of one."
+                note = "No delivery waits for this endpoint: a probe is the push of one."
         elif action in ("retry", "retry-all"):
             if action == "retry" and not chosen:
-                return self._console.go_on(request, onward, "Select at least one delivery.")
+                return self._console.redirect(request, onward, "Select at least one delivery.")
             wanted = _waiting_filter(asked)._replace(chosen=chosen if action == "retry" else frozenset())
             requested = await self._questions.ask_log(waiting.retry, wanted, None, control, by, self._views)
-            said = f"Attempts of {many(requested, 'delivery', 'deliveries')} requested."
+            note = f"Attempts of {many(requested, 'delivery', 'deliveries')} requested."
         else:
             raise HTTPException(400, "Choose an action: retry or probe.")
         self._questions.forget()
-        return self._console.go_on(request, onward, said)
+        return self._console.redirect(request, onward, note)
 
     async def dead(self, request: Request) -> Response:
         return self._slow(request, "dead", _LETTERS_BY, self._read_dead)
@@ -215,7 +215,7 @@ class DeliveriesScreen:
         onward = "/deliveries/dead" + _query({} if asked["notification"] else asked)
         chosen = frozenset() if everything else _chosen(form, "letter")
         if not chosen and not everything and not asked["notification"]:
-            return self._console.go_on(request, onward, "Select at least one dead letter.")
+            return self._console.redirect(request, onward, "Select at least one dead letter.")
         # The letters of the question and no later ones.
         until = text_of(form, "until") or datetime.now(UTC).isoformat()
         wanted, control = _letters(asked)._replace(until=until, chosen=chosen), self._console.control
@@ -233,16 +233,16 @@ class DeliveriesScreen:
         try:
             if action == "redrive":
                 done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control, by)
-                said = [f"{many(done.redriven, 'delivery', 'deliveries')} re-queued"]
-                said += [f"{done.over:,} skipped (subscription ended)"] * bool(done.over)
-                said += [f"{done.too_new:,} skipped (failed seconds ago)"] * bool(done.too_new)
+                note = [f"{many(done.redriven, 'delivery', 'deliveries')} re-queued"]
+                note += [f"{done.over:,} skipped (subscription ended)"] * bool(done.over)
+                note += [f"{done.too_new:,} skipped (failed seconds ago)"] * bool(done.too_new)
             else:
                 purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control, by)
-                said = [f"{many(purged, 'dead letter')} deleted"]
+                note = [f"{many(purged, 'dead letter')} deleted"]
         finally:
             # Also after an error: some may be done.
             self._questions.forget()
-        return self._console.go_on(request, onward, "; ".join(said) + ".")
+        return self._console.redirect(request, onward, "; ".join(note) + ".")
 
     async def audit(self, request: Request) -> Response:
         """The audit, on request only, since it is expensive."""
@@ -287,8 +287,8 @@ class DeliveriesScreen:
         requested, wrong = await _answer(question)
         if requested is None:
             return await self._erasures(request, asked, wrong=wrong)
-        said = f"Erasure {requested.erasure.scope.id} was requested."
-        return self._console.go_on(request, "/deliveries/erasures", said)
+        note = f"Erasure {requested.erasure.scope.id} was requested."
+        return self._console.redirect(request, "/deliveries/erasures", note)
 
     async def _erasures(self, request: Request, asked: dict[str, str], wrong: str = "", sure: bool = False) -> Response:
         found = await self._questions.ask_log(erasures.listed, self._console.control)
@@ -368,7 +368,7 @@ class DeliveriesScreen:
         answer = await question(0.0)
         if answer.value is not None and not answer.value.complete:
             # The search continues while the list is shown: the next update has its results.
-            answer = await soon(question(_SEARCHED_S), _SHOWN_WITHOUT_S) or answer
+            answer = await answer_within(question(_SEARCHED_S), _SHOWN_WITHOUT_S) or answer
         return self._main_part(request, answer, "waiting", asked)
 
     async def _read_dead(self, request: Request, age_s: float) -> PageParts:
@@ -405,15 +405,15 @@ async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _traced(story: Story) -> Iterator[TraceRow]:
-    """The rows of a story: its steps, then each delivery."""
+def _traced(explanation: Explanation) -> Iterator[TraceRow]:
+    """The rows of an explanation: its steps, then each delivery."""
 
     def row(step: Step, subscription: str = "", endpoint: str = "") -> TraceRow:
         at_ms = int(step.at.timestamp() * 1000) if step.at else 0
         return TraceRow(at_ms, subscription, endpoint, step.what, step.where, step.detail)
 
-    yield from map(row, story.steps)
-    for one in story.deliveries:
+    yield from map(row, explanation.steps)
+    for one in explanation.deliveries:
         yield from (row(step, one.subscription, one.endpoint) for step in one.steps)
         outcome = WORDS.get(one.outcome, one.outcome)
         yield TraceRow(0, one.subscription, one.endpoint, outcome, "", one.why, one.expression)

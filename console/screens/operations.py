@@ -21,7 +21,7 @@ _AT_ONCE = 100
 # Records of a part of a file. A change has up to 8 KB.
 _IN_A_FILE = 1_000
 
-_BY = ("since", "who", "what", "subject")
+_BY = ("since", "actor", "action", "subject")
 
 
 def _routes(console: Console) -> list[Route]:
@@ -32,7 +32,7 @@ def _routes(console: Console) -> list[Route]:
         except ArborcastError as error:
             return console.refusal(request, str(error))
         # Whole minutes, so that equal pages share an answer.
-        wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["who"], asked["what"], asked["subject"])
+        wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["actor"], asked["action"], asked["subject"])
         answer = await console.questions.recent_log(listed, wanted, _AT_ONCE, age_s=age_s)
         found, more = answer.value or ([], 0)
         return console.main_part(request, answer, "operations/shown.html", operations=found, more=more)
@@ -46,7 +46,7 @@ def _routes(console: Console) -> list[Route]:
 
     def parts(request: Request) -> Parts:
         asked = _asked(request)
-        wanted = OperationFilter(moment_ms("since", asked["since"]), asked["who"], asked["what"], asked["subject"])
+        wanted = OperationFilter(moment_ms("since", asked["since"]), asked["actor"], asked["action"], asked["subject"])
         return followed(partial(console.questions.ask_log, earlier, wanted, _IN_A_FILE))
 
     return [

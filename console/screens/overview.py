@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from arborcast.admin.subscriptions import SubscriptionFilter, listed, one
 from arborcast.console.console import Console, Screen, go
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import PageParts
 from arborcast.console.screens.topics import browsing
@@ -91,7 +91,7 @@ def _routes(console: Console) -> list[Route]:
         if not console.ready():
             return console.page(request, "reading.html", status=503)
         text = request.query_params.get("q", "").strip()
-        exact, views = _exact(console, text), _views(console, visitor_of(request.scope).name, text)
+        exact, views = _exact(console, text), _views(console, principal_of(request.scope).name, text)
         if request.headers.get("x-fragment"):
             found = [*views, *(exact or _matches(console, text))]
             return console.fragment(request, "overview/matches.html", matches=found)

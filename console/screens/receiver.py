@@ -73,16 +73,16 @@ class ReceiverPage:
         by = admin.receiver_of(subscription.id)
         match text_of(form, "action"):
             case "test":
-                said = f"Test {await questions.ask_log(admin.send_test, subscription)} is sent."
+                note = f"Test {await questions.ask_log(admin.send_test, subscription)} is sent."
             case "redrive":
                 wanted = LetterFilter(subscription=subscription.id)
                 done = await questions.ask_log(dead_letters.redrive, wanted, None, control, by)
-                said = f"{many(done.redriven, 'delivery is', 'deliveries are')} tried again."
+                note = f"{many(done.redriven, 'delivery is', 'deliveries are')} tried again."
             case "pause" | "resume" as change:
                 records = subscriptions.changes(control, "pause" if change == "pause" else "resume", subscription)
                 if records:
                     await self._console.changes.commit(by, f"subscriptions {change}", records)
-                said = "It is paused." if change == "pause" else "It is active."
+                note = "It is paused." if change == "pause" else "It is active."
             case "rotate":
                 changed, secret = await rotated(self._console, self._protector, subscription, by)
                 # Shown once, in this answer: no later page has it.
@@ -90,13 +90,13 @@ class ReceiverPage:
             case _:
                 raise HTTPException(400, "Choose what to do.")
         questions.forget()
-        return self._console.go_on(request, request.url.path, said)
+        return self._console.redirect(request, request.url.path, note)
 
     async def _linked(self, request: Request) -> Subscription:
         """The subscription of the link. Raises NotFound; also where its owner has lost the right to it."""
         name, text = request.path_params["subscription"], request.path_params["link"]
-        marks, control = self._protector.marks, self._console.control
-        subscription = admin.linked(marks, control, name, text, time.time())
+        keys, control = self._protector.mac_keys, self._console.control
+        subscription = admin.linked(keys, control, name, text, time.time())
         if self._callers is not None and subscription.owner:
             caller = await self._callers.find(subscription.owner)
             if caller is None or not may_manage(caller, subscription.owner, subscription.topics):

@@ -30,7 +30,7 @@ from arborcast.console.console import Console, Screen, go, operator, own_path, t
 from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import PageParts
-from arborcast.console.questions import Answer, soon
+from arborcast.console.questions import Answer, answer_within
 from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.figures import many
@@ -173,7 +173,9 @@ class SubscriptionsScreen:
         if not names:
             return {}
         questions = self._console.questions
-        counted = await soon(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s), _SOON_S)
+        counted = await answer_within(
+            questions.recent_log(waiting.counts, names, questions.views, age_s=age_s), _SOON_S
+        )
         return (counted.value if counted else None) or {}
 
     async def triggers(self, request: Request) -> Response:
@@ -254,7 +256,7 @@ class SubscriptionsScreen:
                 waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
             ),
             questions.recent_log(messages.last_attempts, name, age_s=age_s),
-            soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S)), _SOON_S),
+            answer_within(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S)), _SOON_S),
             questions.recent(admin.pull_point, settings, point, age_s=age_s) if point else _nothing(),
             self._console.health.look(),
         )
@@ -285,7 +287,7 @@ class SubscriptionsScreen:
                 replay.run, name, since_ms, moment_ms("until", until), _REPLAYED, operator(request)
             )
             self._console.questions.forget()
-            return self._console.go_on(request, onward, f"{many(sent, 'notification')} replayed.")
+            return self._console.redirect(request, onward, f"{many(sent, 'notification')} replayed.")
         planned = await self._console.questions.ask_log(replay.plan, name, since_ms, None, TopicTest(), _REPLAYED)
         return self._console.page(
             request,
@@ -314,7 +316,7 @@ class SubscriptionsScreen:
         if action is None:
             raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
-            return self._console.go_on(request, onward, "Select at least one subscription.")
+            return self._console.redirect(request, onward, "Select at least one subscription.")
         # Clients change their subscriptions, too: the current state is used.
         await self._console.changes.catch_up()
         control = self._console.control
@@ -329,16 +331,16 @@ class SubscriptionsScreen:
             await self._console.changes.commit(operator(request), f"subscriptions {action}", records)
         count = sum(bool(some) for _, some in changed)
         rest = len(chosen) - count
-        said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
+        note = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
         more = f"; {rest:,} unchanged" if rest else ""
         onward = (listed or "/subscriptions") if action == "end" else onward
-        return self._console.go_on(request, onward, f"{said}{more}.")
+        return self._console.redirect(request, onward, f"{note}{more}.")
 
     async def _rotate(self, request: Request, form: FormData, name: str, onward: str) -> Response:
         await self._console.changes.catch_up()
         subscription = self._client(name)
         if not text_of(form, "sure"):
-            return self._console.go_on(request, onward, "Confirm that you will pass the new secret on.")
+            return self._console.redirect(request, onward, "Confirm that you will pass the new secret on.")
         _, secret = await rotated(self._console, self._protector, subscription, operator(request))
         # Shown once, in this answer: no later page has it.
         return self._one(request, name, secret)
@@ -353,7 +355,7 @@ class SubscriptionsScreen:
     async def _test(self, request: Request, name: str, onward: str) -> Response:
         subscription = self._client(name)
         sent = await self._console.questions.ask_log(receiver_page.send_test, subscription, operator(request))
-        return self._console.go_on(request, onward, f"Test {sent} sent.")
+        return self._console.redirect(request, onward, f"Test {sent} sent.")
 
     def _list(
         self, asked: dict[str, str], after: str, health: EndpointsHealth

@@ -37,7 +37,7 @@ async function answers() {
   }
 }
 
-function tell(form, words) {
+function showMessage(form, words) {
   form.querySelector(":scope > .unsent")?.remove();
   if (words) form.insertAdjacentHTML("beforeend", `<p class="refusal unsent" role="alert">${words}</p>`);
 }
@@ -55,7 +55,7 @@ document.addEventListener("submit", async (event) => {
   if (form.dataset.sent) return;
   form.dataset.sent = "asks";
   form.classList.add("busy");
-  tell(form, "");
+  showMessage(form, "");
   if (await answers()) {
     form.dataset.sent = "may";
     form.requestSubmit(event.submitter);
@@ -63,7 +63,7 @@ document.addEventListener("submit", async (event) => {
   }
   delete form.dataset.sent;
   form.classList.remove("busy");
-  tell(form, "Can't reach the console. Your input is kept, try again.");
+  showMessage(form, "Can't reach the console. Your input is kept, try again.");
 });
 window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {

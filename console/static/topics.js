@@ -12,7 +12,7 @@ async function part(url) {
 }
 
 /** Fetch a part and pass it to `put`; after a failure navigate to the page. */
-async function bring(url, page, put) {
+async function load(url, page, put) {
   try {
     put(await part(url));
   } catch {
@@ -36,7 +36,7 @@ async function unfold(item) {
   const it = toggle(item);
   if (!it || below(item)) return;
   mark(item, true);
-  await bring(`/topics/children?above=${encodeURIComponent(item.dataset.path)}`, it.href, (html) => {
+  await load(`/topics/children?above=${encodeURIComponent(item.dataset.path)}`, it.href, (html) => {
     if (!below(item)) item.insertAdjacentHTML("beforeend", html);
   });
 }
@@ -64,7 +64,7 @@ const leaves = () => !typed || confirm("Discard what you have typed in this form
 
 async function show(url) {
   typed = false;
-  await bring(url, url, (html) => {
+  await load(url, url, (html) => {
     detail.innerHTML = html;
     document.title = `${detail.querySelector("h1")?.firstChild.textContent.trim() || "Topics"} · Arborcast`;
     detail.querySelector("[autofocus]")?.focus();
@@ -82,7 +82,7 @@ function clicked(event) {
     else unfold(item);
   } else if (it.dataset.more) {
     event.preventDefault();
-    bring(it.dataset.more, it.href, (html) => {
+    load(it.dataset.more, it.href, (html) => {
       const more = it.closest("li");
       const list = document.createElement("template");
       list.innerHTML = html;
@@ -141,7 +141,7 @@ function searched(event) {
   const text = event.target.value.trim();
   pause = setTimeout(() => {
     const url = `?q=${encodeURIComponent(text)}`;
-    bring(`/topics/search${url}`, `/topics${url}`, (html) => {
+    load(`/topics/search${url}`, `/topics${url}`, (html) => {
       if (event.target.value.trim() !== text) return;
       left.innerHTML = html;
       const here = new URL(location.href);

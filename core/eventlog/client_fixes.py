@@ -1,7 +1,7 @@
 """Fixes of kafka-python 3.0.12, independent of each other; each could be one patch of the library:
 
     ClosingSocket    net/inet.py, KafkaNetSocket.sock_connect    close the socket of a refused or abandoned attempt
-    KeepingSelector  net/selector.py, NetworkSelector            keep a socket registered for reading between answers
+    CachingSelector  net/selector.py, NetworkSelector            keep a socket registered for reading between answers
     Loop             net/selector.py, NetworkSelector.wakeup     wake the loop once per turn
     _DirectWrite     net/transport.py, KafkaTCPTransport.write   send at once, and wait for writability for the rest
     LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests during another
@@ -32,7 +32,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.structs import TopicPartition
 
-from arborcast.core.security.outbound import LentSocket
+from arborcast.core.security.outbound import AutoCloseSocket
 
 if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
@@ -66,10 +66,12 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
         family: int = socket.AF_UNSPEC,
         sock_type: int = socket.SOCK_STREAM,
         proto: int = socket.IPPROTO_TCP,
-    ) -> LentSocket:
-        return LentSocket(family, sock_type, proto)
+    ) -> AutoCloseSocket:
+        return AutoCloseSocket(family, sock_type, proto)
 
-    async def sock_connect(self, net: Any, sock: LentSocket, sockaddr: Any, timeout_at: float | None = None) -> Any:
+    async def sock_connect(
+        self, net: Any, sock: AutoCloseSocket, sockaddr: Any, timeout_at: float | None = None
+    ) -> Any:
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:
@@ -77,7 +79,7 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
             raise
 
 
-class KeepingSelector(selectors.DefaultSelector):
+class CachingSelector(selectors.DefaultSelector):
     """The system's selector with fewer calls.
 
     kafka-python registers a socket for each answer that it waits for, and unregisters it afterwards: two system calls,
@@ -290,7 +292,7 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
     connections: list[Connections] = []
 
     def network(**options: Any) -> KafkaNetClient:
-        options["selector"] = KeepingSelector
+        options["selector"] = CachingSelector
         loop = Loop(**options)
         kind = getattr(factory, "network", KafkaNetClient)
         connections.append(Connections(loop, **options))

@@ -129,7 +129,7 @@ _V4 = 0xFFFF_FFFF
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # chosen by the operator
 
 
-def host_to_reach(listened: str) -> str:
+def connect_host(listened: str) -> str:
     """The host with which local clients reach a server that listens on `listened`."""
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 
@@ -199,40 +199,42 @@ class Host:
     address: IpAddress | None = None
 
 
-class OddHost(ValueError):
+class InvalidHost(ValueError):
     """A host in an ambiguous spelling, or an invalid one."""
 
 
 def read_host(text: str) -> Host:
     """Parse the host of a URL; IPv6 without brackets. Names are returned in lower case without a final dot.
 
-    Raises OddHost for forms that some resolvers read as an address and others do not (`0x7f.1`, `2130706433`, `127.1`,
-    `0177.0.0.1`), for percent signs (zones, and escapes that libcurl would undo) and for letters beyond ASCII, which
-    may normalise to digits.
+    Raises InvalidHost for forms that some resolvers read as an address and others do not (`0x7f.1`, `2130706433`,
+    `127.1`, `0177.0.0.1`), for percent signs (zones, and escapes that libcurl would undo) and for letters beyond ASCII,
+    which may normalise to digits.
     """
     if not text:
-        raise OddHost("it is empty")
+        raise InvalidHost("it is empty")
     if "%" in text:
-        raise OddHost("it has a percent sign: neither zones nor escapes are accepted")
+        raise InvalidHost("it has a percent sign: neither zones nor escapes are accepted")
     if ":" in text:
         try:
             return Host(text.lower(), IPv6Address(text))
         except AddressValueError as error:
-            raise OddHost("it is not an IPv6 address") from error
+            raise InvalidHost("it is not an IPv6 address") from error
     if not text.isascii():
         folded = unicodedata.normalize("NFKC", text).replace("\u3002", ".")
         hint = f"; it is read as {folded}" if folded.isascii() else "; write an international name in its xn-- form"
-        raise OddHost(f"it has characters outside ASCII{hint}")
+        raise InvalidHost(f"it has characters outside ASCII{hint}")
     name = text.lower().removesuffix(".")
     if not name or len(name) > 253 or not all(0 < len(label) <= 63 for label in name.split(".")):
-        raise OddHost("its labels are empty or too long")
+        raise InvalidHost("its labels are empty or too long")
     if _ends_in_number(name):
         try:
             return Host(name, IPv4Address(name))
         except AddressValueError as error:
             meant = loose_ipv4(name)
             hint = f"; it is read as {meant}" if meant is not None else ""
-            raise OddHost(f"it ends in a number, but is not an IPv4 address of four decimal numbers{hint}") from error
+            raise InvalidHost(
+                f"it ends in a number, but is not an IPv4 address of four decimal numbers{hint}"
+            ) from error
     return Host(name)
 
 

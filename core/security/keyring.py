@@ -36,23 +36,23 @@ _PRIVATE = 0o600
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
-_MARK_BYTES = 16
+_MAC_BYTES = 16
 
-# Interval of checks for a changed key file, for marks.
+# Interval of checks for a changed key file, for MACs.
 _CHECK_INTERVAL_S = 1.0
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
-class Marks(Protocol):
+class MacKeys(Protocol):
     """Creates and verifies MACs."""
 
-    def mark(self, data: bytes, context: str) -> str: ...
+    def mac(self, data: bytes, context: str) -> str: ...
 
-    def is_marked(self, mark: str, data: bytes, context: str) -> bool: ...
+    def is_valid_mac(self, mac: str, data: bytes, context: str) -> bool: ...
 
 
-class Keys(Marks, Protocol):
+class Keys(MacKeys, Protocol):
     """Also seals and opens secrets."""
 
     def seal(self, plain: bytes, context: str) -> str: ...
@@ -96,13 +96,13 @@ class KeyRing:
                 f"a secret sealed with the key {key_id!r} was changed, or sealed for another context"
             ) from None
 
-    def mark(self, data: bytes, context: str) -> str:
+    def mac(self, data: bytes, context: str) -> str:
         """The MAC of this data, with the id of its key. Deterministic, without a nonce."""
         return f"{self.current}.{self._mark(self.current, data, context)}"
 
-    def is_marked(self, mark: str, data: bytes, context: str) -> bool:
+    def is_valid_mac(self, mac: str, data: bytes, context: str) -> bool:
         """Whether the MAC is valid. Raises UnknownKey for one with another key's id."""
-        key_id, _, given = mark.partition(".")
+        key_id, _, given = mac.partition(".")
         if key_id not in self._keys:
             if _KEY_ID.fullmatch(key_id):
                 raise UnknownKey(f"it was marked with the key {key_id!r}, which is not in the key file")
@@ -115,7 +115,7 @@ class KeyRing:
             # One derived key for each context.
             derived = hmac.digest(self._keys[key_id], f"mark\n{context}".encode(), "sha256")
             self._marking[key_id, context] = derived
-        made = hmac.digest(derived, data, "sha256")[:_MARK_BYTES]
+        made = hmac.digest(derived, data, "sha256")[:_MAC_BYTES]
         return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
     def _cipher(self, key_id: str) -> AESGCM:
@@ -158,14 +158,14 @@ class KeyFile:
         except UnknownKey:
             return self._current(fresh=True).open(sealed, context)
 
-    def mark(self, data: bytes, context: str) -> str:
-        """See KeyRing.mark; with the file's recent first key, since the file is not checked for each push. Raises
+    def mac(self, data: bytes, context: str) -> str:
+        """See KeyRing.mac; with the file's recent first key, since the file is not checked for each push. Raises
         SecretError."""
         now = time.monotonic()
         if now < self._next_mark_check:
             if self._unreadable:
                 raise SecretError(self._unreadable)
-            return self._current(fresh=False).mark(data, context)
+            return self._current(fresh=False).mac(data, context)
         self._next_mark_check = now + _CHECK_INTERVAL_S
         try:
             ring, self._unreadable = self._current(fresh=True), ""
@@ -173,14 +173,14 @@ class KeyFile:
             # A missing file is not checked for each push either.
             self._unreadable = str(error)
             raise
-        return ring.mark(data, context)
+        return ring.mac(data, context)
 
-    def is_marked(self, mark: str, data: bytes, context: str) -> bool:
-        """See KeyRing.is_marked. Raises SecretError."""
+    def is_valid_mac(self, mac: str, data: bytes, context: str) -> bool:
+        """See KeyRing.is_valid_mac. Raises SecretError."""
         try:
-            return self._current(fresh=False).is_marked(mark, data, context)
+            return self._current(fresh=False).is_valid_mac(mac, data, context)
         except UnknownKey:
-            return self._current(fresh=True).is_marked(mark, data, context)
+            return self._current(fresh=True).is_valid_mac(mac, data, context)
 
     def _current(self, *, fresh: bool) -> KeyRing:
         with self._lock:

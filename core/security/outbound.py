@@ -19,10 +19,10 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.printable import is_printable
 from arborcast.core.security.ip_addresses import (
     MEANING,
+    InvalidHost,
     IpAddress,
     IpNetwork,
     Kind,
-    OddHost,
     embedded_ipv4,
     kind_of,
     plain,
@@ -119,7 +119,7 @@ class AddressPolicy:
             return Refusal("spelling", "has a host with misplaced brackets")
         try:
             host = read_host(hostname)
-        except OddHost as error:
+        except InvalidHost as error:
             return Refusal("spelling", f"has an invalid host: {error}")
         address = host.address
         if address is None and (host.name == "localhost" or host.name.endswith(".localhost")):
@@ -222,7 +222,7 @@ class GuardedSockets:
         """The reason why no address was allowed; None once one was."""
         return None if self._opened else self._refusal
 
-    def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> LentSocket | None:
+    def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> AutoCloseSocket | None:
         """An unconnected socket for one address (as in `getaddrinfo`); None if it is refused."""
         if family not in (socket.AF_INET, socket.AF_INET6):
             self._refusal = Refusal("address", "leads to neither an IPv4 nor an IPv6 address")
@@ -233,7 +233,7 @@ class GuardedSockets:
             self._refusal = refusal
             return None
         self._opened = True
-        return LentSocket(family, kind, protocol)
+        return AutoCloseSocket(family, kind, protocol)
 
 
 def families_in_turn(found: Sequence[_Found]) -> list[_Found]:
@@ -249,7 +249,7 @@ def connect_share(left_s: float, addresses_left: int) -> float:
     return left_s / 2 if addresses_left > 1 else left_s
 
 
-class LentSocket(socket.socket):
+class AutoCloseSocket(socket.socket):
     """A socket that is closed with its last reference, without a warning: pycurl uses a duplicate, and the Kafka client
     leaves those of refused attempts."""
 

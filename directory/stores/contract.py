@@ -18,7 +18,7 @@ class Watcher(Protocol):
     def changed(self, listing: Listing) -> None:
         """Called with the current state after `watch`, after each change and each reconnect."""
 
-    def away(self, error: DirectoryError) -> None:
+    def unavailable(self, error: DirectoryError) -> None:
         """Called if the directory cannot be read; the last listing stays valid until the next `changed`."""
 
 

@@ -138,7 +138,7 @@ class FileDirectory:
             failure = (self._stat_or_none(), str(error))
             if failure != self._reported:
                 self._reported = failure
-                self._watcher.away(error)
+                self._watcher.unavailable(error)
         else:
             if listing is not self._reported:
                 seen = isinstance(self._reported, Listing)

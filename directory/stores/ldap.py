@@ -170,11 +170,11 @@ class LdapDirectory:
         except DirectoryError as error:
             # After a long connection the count of failures restarts.
             self._failures = 1 if time.monotonic() - started > _BACKOFF.longest_s else self._failures + 1
-            watcher.away(error)
+            watcher.unavailable(error)
             return _REFUSED_RETRY_SECONDS if isinstance(error, DirectoryRefused) else _BACKOFF.jittered(self._failures)
         except Exception as error:
             # A bug must not end the watch silently: it is reported as an unavailable server.
-            watcher.away(DirectoryError(f"watching {self.name} failed: {error!r}"))
+            watcher.unavailable(DirectoryError(f"watching {self.name} failed: {error!r}"))
             raise
         return 0.0
 

@@ -19,7 +19,7 @@ from ldap3.utils.asn1 import decode_message_fast
 from arborcast.directory.entries.changes import AddEntry, DeleteEntry, Edit, ModifyEntry, RenameEntry
 from arborcast.directory.entries.dn import Dn, format_dn, format_rdn, parse_dn
 from arborcast.directory.entries.entries import Entry
-from arborcast.directory.errors import DirectoryAway, DirectoryError, DnError
+from arborcast.directory.errors import DirectoryError, DirectoryUnavailable, DnError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores import syncrepl
 from arborcast.directory.stores.ldap_connection import (
@@ -71,7 +71,7 @@ class EntryChanged:
 class LdapSession:
     """One bound connection, used by one thread. The constructor connects, starts TLS and binds.
 
-    All methods raise DirectoryAway for a broken connection, DirectoryRefused for a refusal of the server.
+    All methods raise DirectoryUnavailable for a broken connection, DirectoryRefused for a refusal of the server.
     """
 
     def __init__(self, settings: DirectorySettings) -> None:
@@ -155,7 +155,7 @@ class LdapSession:
             try:
                 return self._read_message(response)
             except syncrepl.SyncDecodeError as error:
-                raise DirectoryAway(f"LDAP server {self._settings.url}: {error}", RETRY_SECONDS) from error
+                raise DirectoryUnavailable(f"LDAP server {self._settings.url}: {error}", RETRY_SECONDS) from error
 
     def _read_message(self, response: dict[str, Any]) -> EntryChanged | syncrepl.SyncInfo | None:
         kind = response["type"]
@@ -171,9 +171,11 @@ class LdapSession:
             if response["result"] == UNSUPPORTED_CRITICAL:
                 raise WatchNotSupported(f"LDAP server {self._settings.url} has no syncrepl: {words(response)}")
             check(self._settings, response, "watching the topic tree")
-            raise DirectoryAway(f"LDAP server {self._settings.url} has ended the search of changes", 0.0)
+            raise DirectoryUnavailable(f"LDAP server {self._settings.url} has ended the search of changes", 0.0)
         if kind == "extendedResp":
-            raise DirectoryAway(f"LDAP server {self._settings.url} closes the connection: {words(response)}", 0.0)
+            raise DirectoryUnavailable(
+                f"LDAP server {self._settings.url} closes the connection: {words(response)}", 0.0
+            )
         return None
 
     def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
@@ -181,7 +183,7 @@ class LdapSession:
         while True:
             length = BaseStrategy.compute_ldap_message_size(self._buffer)
             if length > _MAX_MESSAGE_BYTES:
-                raise DirectoryAway(
+                raise DirectoryUnavailable(
                     f"LDAP server {self._settings.url} sent a message of {length} bytes: not LDAP", RETRY_SECONDS
                 )
             if 0 < length <= len(self._buffer):
@@ -197,7 +199,7 @@ class LdapSession:
             except TimeoutError:
                 return None
             if not received:
-                raise DirectoryAway(f"LDAP server {self._settings.url} has closed the connection", 0.0)
+                raise DirectoryUnavailable(f"LDAP server {self._settings.url} has closed the connection", 0.0)
             self._buffer += received
 
     def close(self) -> None:

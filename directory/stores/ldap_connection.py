@@ -17,7 +17,7 @@ import ldap3
 from ldap3.core.exceptions import LDAPExceptionError
 from ldap3.protocol.sasl.sasl import validate_simple_password
 
-from arborcast.directory.errors import BindRefused, DirectoryAway, DirectoryError, DirectoryRefused
+from arborcast.directory.errors import BindRefused, DirectoryError, DirectoryRefused, DirectoryUnavailable
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.syncrepl import REFRESH_REQUIRED
 
@@ -42,7 +42,7 @@ class NoSuchEntry(DirectoryError):
 
 
 def connect(settings: DirectorySettings) -> Any:
-    """A connection with the TLS and the bind of the settings. Raises DirectoryAway, DirectoryRefused."""
+    """A connection with the TLS and the bind of the settings. Raises DirectoryUnavailable, DirectoryRefused."""
     url = urlsplit(settings.url)
     if settings.bind == "simple" and not settings.password:
         # In LDAP this is an anonymous bind, which succeeds (RFC 4513, 5.1.2).
@@ -105,10 +105,10 @@ def _identity(settings: DirectorySettings) -> dict[str, Any]:
 
 def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> None:
     if result.get("result") in BUSY:
-        raise DirectoryAway(f"LDAP server {settings.url} is busy: {words(result)}", RETRY_SECONDS)
+        raise DirectoryUnavailable(f"LDAP server {settings.url} is busy: {words(result)}", RETRY_SECONDS)
     raise BindRefused(
-        f"LDAP server {settings.url} refuses the bind as {_who(settings)}: {words(result)}; check directory.bind, "
-        "directory.bind_dn and directory.password",
+        f"LDAP server {settings.url} refuses the bind as {_bind_name(settings)}: {words(result)}; check "
+        "directory.bind, directory.bind_dn and directory.password",
     )
 
 
@@ -159,10 +159,10 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
                 f"LDAP server {settings.url}: no secure connection ({text}); check directory.ca_file, and that the "
                 "certificate names the host of directory.url",
             ) from error
-        raise DirectoryAway(f"LDAP server {settings.url} cannot be reached ({text})", RETRY_SECONDS) from error
+        raise DirectoryUnavailable(f"LDAP server {settings.url} cannot be reached ({text})", RETRY_SECONDS) from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # Raised by ldap3's decoder for bytes that are not LDAP.
-        raise DirectoryAway(
+        raise DirectoryUnavailable(
             f"LDAP server {settings.url} sent an unreadable answer ({type(error).__name__}: {error})", RETRY_SECONDS
         ) from error
 
@@ -170,13 +170,13 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
 def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) -> None:
     """Return for success, else raise the exception of the result code. `doing` begins the message."""
     code = result.get("result")
-    url, who = settings.url, _who(settings)
+    url, who = settings.url, _bind_name(settings)
     if code == 0:
         return
     if code == NO_SUCH_OBJECT:
         raise NoSuchEntry(f"{doing}: {url} has no such entry")
     if code == REFRESH_REQUIRED or code in BUSY:
-        raise DirectoryAway(f"{doing}: {url} answered {words(result)}", RETRY_SECONDS)
+        raise DirectoryUnavailable(f"{doing}: {url} answered {words(result)}", RETRY_SECONDS)
     if code in _LIMITS:
         raise DirectoryRefused(
             f"{doing}: {url} stops at its size or time limit for {who} ({words(result)}); raise it with "
@@ -187,7 +187,7 @@ def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) ->
     raise DirectoryRefused(f"{doing}: {url} answered {words(result)}")
 
 
-def _who(settings: DirectorySettings) -> str:
+def _bind_name(settings: DirectorySettings) -> str:
     return {"simple": settings.bind_dn, "external": "SASL EXTERNAL"}.get(settings.bind, "anonymous")
 
 

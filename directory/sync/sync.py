@@ -339,14 +339,14 @@ class DirectorySync:
             _log.info("directory.connected %s: %d topics", self._directory.name, len(listing.entries))
         self._service.wake()
 
-    def away(self, error: DirectoryError) -> None:
+    def unavailable(self, error: DirectoryError) -> None:
         """Called by the directory if it cannot be read."""
         with self._lock:
             new = str(error) != self.status.detail
             self.status = replace(self.status, connected=False, detail=str(error))
         if new:
             topics = len(self._tree.topics)
-            _log.warning("directory.away %s; using the %d topics of the control log", error, topics)
+            _log.warning("directory.unavailable %s; using the %d topics of the control log", error, topics)
 
     def _step(self) -> float:
         started_s = time.thread_time()

@@ -55,7 +55,7 @@ def scopes_of_push(address: str, size: int) -> Sequence[Scope]:
 _LOWEST_EACH = 8
 
 
-class Turns:
+class FairQueue:
     """Waiting names: the highest class first, in a class in the order of arrival. Every eighth turn is for the lowest
     class, so no name starves."""
 
@@ -89,7 +89,7 @@ class Turns:
 
 class InFlightLimiter:
     """Counts the pushes in flight against the limits, and selects the next of the lanes that wait for their endpoint or
-    host (`Turns`).
+    host (`FairQueue`).
 
     A free slot is reserved for a lane returned by `leave` or `pass_on`. If it does not use the slot, `pass_on` must be
     called, or the others would wait for ever.
@@ -102,7 +102,7 @@ class InFlightLimiter:
             "large": _MOST_LARGE,
         }
         self._in_flight: dict[Scope, int] = {}
-        self._waiting: dict[Scope, Turns] = {}
+        self._waiting: dict[Scope, FairQueue] = {}
         self._waits_for: dict[str, tuple[Scope, int]] = {}
 
     @property
@@ -130,7 +130,7 @@ class InFlightLimiter:
         for scope in scopes:
             if self._in_flight.get(scope, 0) >= self._limits[scope[0]]:
                 self._waits_for[lane] = scope, priority
-                self._waiting.setdefault(scope, Turns()).add(lane, priority)
+                self._waiting.setdefault(scope, FairQueue()).add(lane, priority)
                 return True
         return False
 

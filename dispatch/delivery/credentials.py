@@ -27,21 +27,23 @@ HIDDEN = b"********"
 _SHORTEST_SECRET = 4
 
 
-class Vault:
+class SecretOpener:
     """Opens the protection of pushes with the configured keys and certificates."""
 
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._certificates = settings.client_certificates
         self.keys = keys or KeyFile(Path(settings.key_file))
 
-    def guard(self, subscription: Subscription) -> Guard | None:
+    def open(self, subscription: Subscription) -> PushSecrets | None:
         """For the pushes of a subscription; None without protection. Raises SecretError."""
         protection = subscription.protection
         if protection is None:
             return None
         context = subscription.sealing_context()
         signing = [(self.keys.open(each.sealed, context), each.until_ms) for each in protection.secrets]
-        return Guard(signing, self._authorization(protection, context), self._certificate(protection, subscription))
+        return PushSecrets(
+            signing, self._authorization(protection, context), self._certificate(protection, subscription)
+        )
 
     def _authorization(self, protection: Protection, context: str) -> bytes:
         if not protection.authorization:
@@ -57,7 +59,7 @@ class Vault:
         return find_certificate(self._certificates, protection.certificate, subscription.consumer.address)
 
 
-class Guard:
+class PushSecrets:
     """The opened secrets of one subscription. Its repr does not contain them."""
 
     def __init__(self, signing: list[tuple[bytes, int | None]], authorization: bytes, certificate: str) -> None:

@@ -18,7 +18,7 @@ forms, in a SOAP header block, so that a receiver can drop repeats in any softwa
 its id; the replay is in a header and an attribute of its own. So are a trace context and the number of a part
 (`topic_model.records.packages`). The HTTP header `traceparent` has room for one context, so a push of several
 notifications has it only if all are of one trace. A message that is too large for an old subscriber with a limit is
-sent in several pushes. Signatures and credentials are in `guard`.
+sent in several pushes. Signatures and credentials are in `PushSecrets`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from xml.sax.saxutils import escape, quoteattr
 from arborcast.core.errors import SecretError
 from arborcast.core.mqtt.settings import EXPIRES_HEADER
 from arborcast.core.recent import Recent
-from arborcast.core.security.keyring import Marks
+from arborcast.core.security.keyring import MacKeys
 from arborcast.core.telemetry import tracing
 from arborcast.core.telemetry.tracing import shared
-from arborcast.dispatch.delivery.credentials import Guard, Vault
+from arborcast.dispatch.delivery.credentials import PushSecrets, SecretOpener
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.cloud_events import Event, event_of, published_in, pushed
 from arborcast.topic_model.expressions import CONCRETE, write_topic
@@ -66,7 +66,7 @@ from arborcast.topic_model.records.packages import (
     split,
 )
 from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
-from arborcast.topic_model.records.results import PATH, Promise, ServedRequest, write_answer_mark, write_promise
+from arborcast.topic_model.records.results import PATH, Promise, ServedRequest, write_answer_token, write_promise
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks, queue_of
 from arborcast.topic_model.topics import TopicPath
 
@@ -84,7 +84,7 @@ REPLAY_HEADER = "Arborcast-Replay"
 TOPIC_HEADER = "Arborcast-Topic"
 """Only over MQTT: the path of the topic."""
 
-# Added to the validity of a mark: a server may still answer a request that it got at the end of the lifespan, or that
+# Added to the validity of a token: a server may still answer a request that it got at the end of the lifespan, or that
 # was redriven.
 _WORK_MS = 60_000
 
@@ -103,22 +103,26 @@ class Envelope:
     """The prepared form of the pushes to one subscription. Immutable; cached until the subscription changes."""
 
     def __init__(
-        self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
+        self,
+        subscription: Subscription,
+        opener: SecretOpener | None = None,
+        callback_s: float = 0.0,
+        lifespan_s: float = 0.0,
     ) -> None:
         """Raises SecretError if the protection cannot be opened, TopicError for an address of impossible MQTT topics.
         A receiver may report a result within `callback_s`, 0 for never. A queue server may answer a request into a pull
         point of another owner for `lifespan_s`."""
-        self._guard = _guard(subscription, vault)
-        self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
+        self._secrets = _secrets(subscription, opener)
+        self._callback = callback_of(subscription, opener.keys, callback_s) if opener is not None else None
         self._url = subscription.consumer.address
         self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
         self._subscription = subscription
-        keys = vault.keys if vault is not None else None
-        mark = partial(answer_mark, keys, subscription.owner, int(lifespan_s * 1000))
-        self._answer_mark = mark if subscription.queue else None
+        keys = opener.keys if opener is not None else None
+        mark = partial(answer_token, keys, subscription.owner, int(lifespan_s * 1000))
+        self._answer_token = mark if subscription.queue else None
         self._headers = _http_headers(subscription)
-        if self._guard is not None:
-            self._headers += self._guard.fixed
+        if self._secrets is not None:
+            self._headers += self._secrets.fixed
         self._source = ""
         """The engine's public address, of subscriptions for CloudEvents."""
         if is_cloud_events(subscription.form):
@@ -234,11 +238,11 @@ class Envelope:
         suffix: str = "",
         by_ms: int = 0,
     ) -> PushRequest:
-        if self._guard is None:
+        if self._secrets is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription.id, notifications).hex()}{suffix}"
-        signature = self._guard.signature(message_id, body, now_s)
-        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
+        signature = self._secrets.signature(message_id, body, now_s)
+        return PushRequest(self._url, (*headers, *signature), body, self._secrets.certificate, by_ms)
 
     @property
     def size(self) -> int:
@@ -248,7 +252,7 @@ class Envelope:
 
     def redact(self, answer: bytes) -> bytes:
         """A receiver's answer with echoed credentials removed."""
-        return answer if self._guard is None else self._guard.redact(answer)
+        return answer if self._secrets is None else self._secrets.redact(answer)
 
     def _event(self, each: Notification) -> Event:
         published = published_in(each.producer)
@@ -260,8 +264,8 @@ class Envelope:
         parts = [self._start]
         for notification in notifications:
             parts.append(_notification_entry(notification))
-            if self._answer_mark is not None:
-                parts.append(_request_entry(notification, self._answer_mark(notification, int(now_s * 1000))))
+            if self._answer_token is not None:
+                parts.append(_request_entry(notification, self._answer_token(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._subscription.addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription.id, notifications)}</wsa:MessageID>".encode())
@@ -271,7 +275,7 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             # A server gets one request at a time; merged equal ones add reply addresses.
-            for notification in notifications[:1] if self._answer_mark is not None else notifications:
+            for notification in notifications[:1] if self._answer_token is not None else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
@@ -331,12 +335,12 @@ def _notification_entry(notification: Notification) -> bytes:
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
-def _request_entry(notification: Notification, mark: str) -> bytes:
-    """The entry of a request: its message id, reply address, and the `mark`."""
+def _request_entry(notification: Notification, token: str) -> bytes:
+    """The entry of a request: its message id, reply address, and the `token`."""
     reply_to = notification.reply_to
     if reply_to is None:
         return b""
-    parameters = "".join(reply_to.reference_parameters) + mark
+    parameters = "".join(reply_to.reference_parameters) + token
     if parameters:
         parameters = f"<wsa:ReferenceParameters>{parameters}</wsa:ReferenceParameters>"
     return (
@@ -415,19 +419,19 @@ def _digest(subscription_id: str, notifications: Sequence[Notification]) -> byte
     return hashlib.blake2b(identity.encode(), digest_size=16).digest()
 
 
-def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
+def _secrets(subscription: Subscription, opener: SecretOpener | None) -> PushSecrets | None:
     if subscription.protection is None:
         return None
-    if vault is None:
+    if opener is None:
         raise SecretError("this subscription's pushes are protected, and this process has no keys to open the secrets")
-    return vault.guard(subscription)
+    return opener.open(subscription)
 
 
 def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-def answer_mark(keys: Marks | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
+def answer_token(keys: MacKeys | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
     """The reference parameter by which the gateway lets this server of a queue answer a request, also into a pull point
     of another owner; empty where it needs none."""
     if keys is None or not (server and notification.reply_point):
@@ -435,11 +439,11 @@ def answer_mark(keys: Marks | None, server: str, lifespan_ms: int, notification:
     until_ms = notification.valid_until_ms or notification.accepted_ms + lifespan_ms
     request = ServedRequest(notification.reply_point, notification.message_id, server)
     try:
-        mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, keys)
+        token = write_answer_token(request, max(until_ms, now_ms) + _WORK_MS, keys)
     except SecretError as error:
-        logger.debug("no mark for an answer: %s", error)
+        logger.debug("no token for an answer: %s", error)
         return ""
-    return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
+    return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{token}</q:Answer>'
 
 
 # The address for a later result is one of the gateway that manages the subscription, so it needs no setting. It
@@ -456,7 +460,7 @@ class Callback:
 
     subscription: str
     base: str
-    keys: Marks
+    keys: MacKeys
     wait_ms: int
 
     def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
@@ -471,7 +475,7 @@ class Callback:
         return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms
 
 
-def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
+def callback_of(subscription: Subscription, keys: MacKeys, wait_s: float) -> Callback | None:
     """For the pushes of a subscription; None if results cannot be reported later. A timely push has no later result."""
     base, manager, _ = subscription.address.rpartition(_MANAGER)
     if not (wait_s and base and manager) or subscription.policy.reliability == "timely":

@@ -62,7 +62,7 @@ def sign_of(message: str, outcome: Outcome, result: PushResult, quick_s: float) 
     late = result.duration_s > quick_s
     if outcome.endpoint_unreachable:
         return Sign("unreachable", message, int(result.retry_after_s * 1000), late)
-    if not outcome.taken and not outcome.blames_message:
+    if not outcome.taken and not outcome.is_message_error:
         return Sign("failing", message)
     return Sign("slow" if late else "quick")
 

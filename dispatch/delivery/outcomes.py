@@ -20,7 +20,7 @@ _SENDER_FAULT = re.compile(
 )
 
 
-def blames_sender(response: bytes) -> bool:
+def is_sender_fault(response: bytes) -> bool:
     """Whether an answer begins with a SOAP fault of the sender."""
     return _SENDER_FAULT.search(response) is not None
 
@@ -55,7 +55,7 @@ class Outcome:
         return not self.error or self.error == "later"
 
     @property
-    def blames_message(self) -> bool:
+    def is_message_error(self) -> bool:
         """Whether the failure is about the message, not the endpoint."""
         return 400 <= self.status < 500 or self.hopeless
 
@@ -81,7 +81,7 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
         return Outcome("redirect", f"HTTP {status}: redirects are not followed", status)
     if 400 <= status < 600:
         error: ErrorClass = "client-error" if status < 500 else "server-error"
-        return Outcome(error, f"HTTP {status}", status, blames_sender(result.response))
+        return Outcome(error, f"HTTP {status}", status, is_sender_fault(result.response))
     if result.failure:
         return failed(result.failure, result.detail)
     return failed("protocol", f"HTTP status {status} is not a valid answer of a receiver")

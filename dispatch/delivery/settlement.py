@@ -17,9 +17,9 @@ from arborcast.dispatch.delivery.verdict import (
     RetryPolicy,
     Verdict,
     dropped,
-    judge,
     leaves_letter,
     too_old,
+    verdict_of,
 )
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
@@ -95,10 +95,10 @@ def settle(
     elif push.answer_by_ms:
         verdict, awaits = Verdict("parked", push.answer_by_ms), UNANSWERED_PUSH + push.id  # counts with its answer
     elif outcome.taken and not outcome.delivered:
-        verdict, awaits = judge(outcome, policy, pending.notification, counted, push, now_ms, chance), push.id
+        verdict, awaits = verdict_of(outcome, policy, pending.notification, counted, push, now_ms, chance), push.id
     else:
         counted += not (probe and outcome.endpoint_unreachable)
-        verdict = judge(outcome, policy, pending.notification, counted, push, now_ms, chance)
+        verdict = verdict_of(outcome, policy, pending.notification, counted, push, now_ms, chance)
     letter = leaves_letter(verdict.state, pending.notification, policy.lifespan_ms)
     return Decision(verdict, Tries(number, counted, verdict.next_ms, now_ms, awaits), outcome, letter)
 

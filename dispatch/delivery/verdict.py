@@ -123,7 +123,7 @@ class Push(NamedTuple):
     answer_by_ms: int = 0
 
 
-def judge(
+def verdict_of(
     outcome: Outcome,
     policy: RetryPolicy,
     notification: Notification,

@@ -21,7 +21,7 @@ from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_retained, published, shares
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Matched, erased_by
-from arborcast.dispatch.matching.filters import TOO_MUCH, Judge
+from arborcast.dispatch.matching.filters import TOO_MUCH, FilterEvaluator
 from arborcast.dispatch.settings import TopicRules
 from arborcast.topic_model.projections.erasures import covering, scopes_of
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
@@ -100,7 +100,7 @@ class Intake:
     journal: SinkJournal
     lanes: Lanes
     outcomes: BatchOutcomes
-    judge: Judge
+    evaluator: FilterEvaluator
     exclusions: Exclusions
     held: Container[str] = frozenset()
     recovered: RecoveredDeliveries = NOTHING
@@ -119,7 +119,7 @@ class Intake:
         without a push."""
         notification = received.notification
         ended = {subscription.id for subscription in found.ended}
-        recipients = self.judge.recipients(notification, [*found.existing, *found.ended])
+        recipients = self.evaluator.recipients(notification, [*found.existing, *found.ended])
         passed: list[str] = []
         thinned = 0
         unjudged: Received | None = None
@@ -204,7 +204,7 @@ class Intake:
             report.deliveries += sum(each.subscriptions for each in counts)
             report.thinned += sum(each.thinned for each in counts)
         self.matched.clear()
-        report.costly |= self.judge.take_costly()
+        report.costly |= self.evaluator.take_costly()
         self.journal.write_due()
 
     def _erased(self, notification: Notification) -> str:

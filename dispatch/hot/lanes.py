@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Scopes, Turns, scopes_of
+from arborcast.dispatch.delivery.capacity import FairQueue, InFlightLimiter, Scopes, scopes_of
 from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from arborcast.dispatch.settings import PushSettings
@@ -47,7 +47,7 @@ class Lane:
     @property
     def ready(self) -> bool:
         """Whether the state of the lane permits one more push."""
-        return len(self.in_flight) < self.room and self.deferral is None and self.waiting.may_go()
+        return len(self.in_flight) < self.room and self.deferral is None and self.waiting.is_ready()
 
     def takes(self, changed: Subscription, as_of: int) -> bool:
         """Whether waiting messages may be pushed by a changed state of the subscription: a later one (a message for
@@ -176,7 +176,7 @@ class Lanes:
         self._push = push
         self._capacity = InFlightLimiter(push)
         self._lanes: dict[str, Lane] = {}
-        self._ready = Turns()
+        self._ready = FairQueue()
         self._next: deque[str] = deque()  # lanes before their turn
         self._waiting: dict[str, Lane] = {}  # lanes with waiting messages
         self.fan_outs = FanOuts()

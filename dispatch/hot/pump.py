@@ -32,10 +32,10 @@ from arborcast.topic_model.topics import TopicPath
 _FEW = 8
 
 # With answers within this time a receiver accepts fifty pushes a second, one after the other.
-_LIVELY_S = 0.02
+_RESPONSIVE_S = 0.02
 
 # A longer round is the fault of the machine, not of a receiver, and the redelivery would be slower still.
-_PATIENCE_WITH_LIVELY = 5
+_BUDGETS_OF_RESPONSIVE = 5
 
 
 @dataclass(slots=True)
@@ -59,11 +59,11 @@ class LaneProgress:
     def is_slow(self, budget_s: float) -> bool:
         """Whether the receiver takes too long for its waiting messages. A receiver with quick answers never does: the
         redelivery would be no faster."""
-        return not self.is_lively and self.remaining_s() > budget_s
+        return not self.is_responsive and self.remaining_s() > budget_s
 
     @property
-    def is_lively(self) -> bool:
-        return self.pushes > 0 and self.spent_s / self.pushes < _LIVELY_S
+    def is_responsive(self) -> bool:
+        return self.pushes > 0 and self.spent_s / self.pushes < _RESPONSIVE_S
 
 
 def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
@@ -73,7 +73,7 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
     return [
         progress.subscription
         for progress in unfinished
-        if progress.remaining_s() > (budget_s * _PATIENCE_WITH_LIVELY if progress.is_lively else budget_s)
+        if progress.remaining_s() > (budget_s * _BUDGETS_OF_RESPONSIVE if progress.is_responsive else budget_s)
         and (progress.pushes or elapsed_s > 2 * budget_s)
     ]
 

@@ -30,7 +30,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import DeadLetterLog, Parked, Place, readable, readable_letter, roomy
+from arborcast.dispatch.logs.parked import DeadLetterLog, Parked, Place, readable, readable_letter, with_parked_overhead
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ def parked_in_batch(
     time."""
     batches = {batch, *earlier}
     waiting: dict[bytes, tuple[str, str, Place]] = {}
-    with LogScan(roomy(kafka), "parked", timeout_s) as log:
+    with LogScan(with_parked_overhead(kafka), "parked", timeout_s) as log:
         for record in log.read_from(_behind(log, ends.parked)):
             read = readable(record.key, record.value, (record.partition, record.offset))
             if read is None or read.of_tries or read.delivery.place.batch not in batches:
@@ -220,7 +220,7 @@ def remove_letters_without_rows(
     deliveries: the crash came between a letter and its row, and the next run repeats the delivery. `since_ms` is the
     timestamp of the first notification behind the positions. Raises InfrastructureError."""
     found: dict[bytes, int] = {}
-    with LogScan(roomy(kafka), "dead", progress=LoggedProgress(logger)) as log:
+    with LogScan(with_parked_overhead(kafka), "dead", progress=LoggedProgress(logger)) as log:
         for record in log.read_from(log.at(since_ms - CLOCKS_APART_MS)):
             read = readable_letter(record.key, record.value, (record.partition, record.offset))
             if read is None:

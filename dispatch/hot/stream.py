@@ -45,7 +45,7 @@ class Rounds:
         self._target_s = target_s
         self.most = _FIRST
 
-    def took(self, seconds: float) -> None:
+    def measured(self, seconds: float) -> None:
         """Adapt to the duration of a round in which a task reached its maximum."""
         growth = self._target_s / max(seconds, 0.001)
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
@@ -236,7 +236,7 @@ class HotPath:
         self.batch_size.read(reports)
         rest = any(report.rest for report in reports)
         if rest:
-            self._rounds.took(time.monotonic() - began)
+            self._rounds.measured(time.monotonic() - began)
         for report in reports:
             done.update(report.done)
             self._passed = {**self._passed, **report.passed}

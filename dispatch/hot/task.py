@@ -33,7 +33,7 @@ from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.attempts import WRITE_S
-from arborcast.dispatch.matching.filters import Allowance, Judge
+from arborcast.dispatch.matching.filters import Allowance, FilterEvaluator
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
@@ -132,7 +132,7 @@ class DriverLink:
         """Called when all taken notifications are settled and written."""
 
 
-class TakenIn:
+class TaskInput:
     """The notifications that a task has taken. With `most` messages or `most_bytes` waiting it pauses."""
 
     def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
@@ -184,7 +184,7 @@ class PartitionTask:
         control: int = UNSTAMPED,
         ends: Callable[[], bool] = lambda: False,
         link: DriverLink | None = None,
-        taken: TakenIn | None = None,
+        taken: TaskInput | None = None,
         buffered: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
@@ -195,7 +195,7 @@ class PartitionTask:
         settings, journal = job.settings, worker.journal
         push = settings.push
         self.worker = worker
-        self.taken = taken or TakenIn()
+        self.taken = taken or TaskInput()
         self._ends, self._link = ends, link or DriverLink()
         self._finds, self._parked_as, self._job = finds, parked_as, job
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
@@ -205,7 +205,7 @@ class PartitionTask:
             journal,
             lanes,
             outcomes,
-            self._judge(exclusions.unjudged),
+            self._evaluator(exclusions.unjudged),
             exclusions,
             journal.parked.held,
             known,
@@ -279,7 +279,7 @@ class PartitionTask:
             outcomes.resume(exclusions.on_trial - before.on_trial)
         outcomes.watched = exclusions.watched
         if exclusions.unjudged != before.unjudged:
-            self.intake.judge = self._judge(exclusions.unjudged)
+            self.intake.evaluator = self._evaluator(exclusions.unjudged)
 
     def write_evaluations(self) -> None:
         """Write evaluations, many in one record: a record for each would cost more than its push."""
@@ -296,8 +296,8 @@ class PartitionTask:
         self.worker.journal.mark()
         return position
 
-    def _judge(self, unjudged: frozenset[str]) -> Judge:
-        return Judge(self.worker.conditions, self._allowance, unjudged)
+    def _evaluator(self, unjudged: frozenset[str]) -> FilterEvaluator:
+        return FilterEvaluator(self.worker.conditions, self._allowance, unjudged)
 
     def _release_buffered(self, now: float) -> None:
         """Queue deferred notifications again, or park them."""

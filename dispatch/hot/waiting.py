@@ -51,7 +51,7 @@ class WaitingMessages:
     def __len__(self) -> int:
         return self._count
 
-    def may_go(self) -> bool:
+    def is_ready(self) -> bool:
         return self._count > 0
 
     def add(self, received: Received, priority: int) -> None:
@@ -137,7 +137,7 @@ class WaitingByTopic:
         if waiting.first() is received and topic not in self._in_flight:
             heappush(self._heads, (-priority, received.offset, topic))
 
-    def may_go(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether a message waits whose topic has no push in flight."""
         while self._heads:
             _, offset, topic = self._heads[0]
@@ -148,7 +148,7 @@ class WaitingByTopic:
         return False
 
     def first(self) -> Received:
-        """The next message; only if `may_go`."""
+        """The next message; only if `is_ready`."""
         return self._topics[self._heads[0][2]].first()
 
     def pop(self) -> Received:

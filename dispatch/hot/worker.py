@@ -11,7 +11,7 @@ import gc
 from arborcast.core import liveness
 from arborcast.core.recent import Recent
 from arborcast.core.threads import Service
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.delivery.transport import make_transport
@@ -35,7 +35,7 @@ _CONNECTED_BY = 0.9
 class Worker:
     def __init__(self, settings: JobSettings, gauge_file: str) -> None:
         self.made_for = (settings, gauge_file)
-        self._vault = Vault(settings.secrets)
+        self._opener = SecretOpener(settings.secrets)
         self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
@@ -102,7 +102,7 @@ class Worker:
         kept = self._envelopes.get(subscription.id)
         if kept is not None and (kept[0] is subscription or kept[0] == subscription):
             return kept[1]
-        envelope = Envelope(subscription, self._vault, self._callback_s)
+        envelope = Envelope(subscription, self._opener, self._callback_s)
         self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
         return envelope
 

@@ -39,8 +39,8 @@ _IDLE_S = 1.0
 _PAUSE_S = 5.0
 
 
-class Quiet(NamedTuple):
-    """A silence of a subscription, or of one of its topics if it has a deadline per topic."""
+class DeadlineKey(NamedTuple):
+    """Identifies a silence: of a subscription, or of one of its topics if it has a deadline per topic."""
 
     subscription: str
     topic: str = ""
@@ -59,8 +59,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Deadline] = {}
-        self._turns: TimerQueue[Quiet] = TimerQueue()
-        self._missed: set[Quiet] = set()
+        self._turns: TimerQueue[DeadlineKey] = TimerQueue()
+        self._missed: set[DeadlineKey] = set()
         self._topics = 0  # of subscriptions with a deadline per topic
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Deadlines:
         self.forget(subscription.id)
         self._watched[subscription.id] = _Deadline(policy.deadline_ms, per_topic, {})
         if not per_topic:
-            self._restart(Quiet(subscription.id), since_ms)
+            self._restart(DeadlineKey(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
         """Remove a subscription that has ended, or is paused or suspended."""
@@ -87,17 +87,17 @@ class Deadlines:
         if known is not None and known.per_topic:
             self._topics -= len(known.since_ms)
         for topic in known.since_ms if known is not None else ():
-            silence = Quiet(subscription, topic)
+            silence = DeadlineKey(subscription, topic)
             self._turns.cancel(silence)
             self._missed.discard(silence)
 
-    def matched(self, subscription: str, topic: str, accepted_ms: int, now_ms: int) -> Quiet | None:
+    def matched(self, subscription: str, topic: str, accepted_ms: int, now_ms: int) -> DeadlineKey | None:
         """Apply a match; returns the reported silence that it ends. Whether one accepted longer ago than the deadline
         ends it is the result of the next `checked`: by a gateway whose clock is behind, all are."""
         known = self._watched.get(subscription)
         if known is None:
             return None
-        silence = Quiet(subscription, topic if known.per_topic else "")
+        silence = DeadlineKey(subscription, topic if known.per_topic else "")
         last_ms = known.since_ms.get(silence.topic)
         if last_ms is None:
             if len(known.since_ms) >= _MOST_TOPICS or self._topics >= _MOST:
@@ -116,14 +116,14 @@ class Deadlines:
         for name, known in self._watched.items():
             for topic, since_ms in known.since_ms.items():
                 if since_ms > now_ms:
-                    self._restart(Quiet(name, topic), now_ms)
+                    self._restart(DeadlineKey(name, topic), now_ms)
 
-    def over(self, now_ms: int) -> Iterator[Quiet]:
+    def over(self, now_ms: int) -> Iterator[DeadlineKey]:
         """The silences past their deadline, each once until `checked` is called for it."""
         while (silence := self._turns.pop(now_ms)) is not None:
             yield silence
 
-    def checked(self, silence: Quiet, at_ms: int) -> tuple[_Kind, int] | None:
+    def checked(self, silence: DeadlineKey, at_ms: int) -> tuple[_Kind, int] | None:
         """Check a deadline, after all matches of messages accepted until `at_ms`; returns the notice, with the time of
         the last match, if there is one to send."""
         known = self._watched.get(silence.subscription)
@@ -141,7 +141,7 @@ class Deadlines:
         self._missed.remove(silence)
         return "deadline-met", since_ms
 
-    def _restart(self, silence: Quiet, at_ms: int) -> None:
+    def _restart(self, silence: DeadlineKey, at_ms: int) -> None:
         known = self._watched[silence.subscription]
         known.since_ms[silence.topic] = at_ms
         self._turns.set(silence, at_ms + known.deadline_ms)
@@ -152,20 +152,20 @@ class _PendingChecks:
     ends."""
 
     def __init__(self) -> None:
-        self._checks: deque[tuple[int, Mapping[int, int], Collection[Quiet]]] = deque()
-        self._silences: set[Quiet] = set()
+        self._checks: deque[tuple[int, Mapping[int, int], Collection[DeadlineKey]]] = deque()
+        self._silences: set[DeadlineKey] = set()
 
     def __bool__(self) -> bool:
         return bool(self._checks)
 
-    def __contains__(self, silence: Quiet) -> bool:
+    def __contains__(self, silence: DeadlineKey) -> bool:
         return silence in self._silences
 
-    def add(self, at_ms: int, ends: Mapping[int, int], silences: Collection[Quiet]) -> None:
+    def add(self, at_ms: int, ends: Mapping[int, int], silences: Collection[DeadlineKey]) -> None:
         self._checks.append((at_ms, ends, silences))
         self._silences.update(silences)
 
-    def take(self, positions: Mapping[int, int]) -> Iterator[tuple[Quiet, int]]:
+    def take(self, positions: Mapping[int, int]) -> Iterator[tuple[DeadlineKey, int]]:
         """Remove and return those before these positions, with the times of their ends."""
         while self._checks:
             at_ms, ends, silences = self._checks[0]
@@ -218,7 +218,7 @@ class DeadlineWatch(SubscriptionListener):
         self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
         self._reports = _NewestMatches()
-        self._over: dict[Quiet, None] = {}  # silences whose log ends are to be queried
+        self._over: dict[DeadlineKey, None] = {}  # silences whose log ends are to be queried
         self._pending = _PendingChecks()
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
@@ -303,7 +303,7 @@ class DeadlineWatch(SubscriptionListener):
                 kind, since_ms = notice
                 self._publish_event(kind, silence, since_ms)
 
-    def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
+    def _publish_event(self, kind: _Kind, silence: DeadlineKey, since_ms: int) -> None:
         self._publish(
             OperatorEvent(kind, time_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )

@@ -1,4 +1,4 @@
-"""Heartbeats: of the job (`Heart`, a thread of the driver), and of Spark's Python workers.
+"""Heartbeats: of the job (`Heartbeat`, a thread of the driver), and of Spark's Python workers.
 
 The workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first slot in it,
 and reserves one for each worker before the fork. A thread of the worker counts as long as the process runs; during a
@@ -27,7 +27,7 @@ from types import FrameType
 from arborcast.core import liveness
 from arborcast.core.backoff import Backoff
 from arborcast.core.files import new_shared_memory, shared_memory
-from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.liveness import RunningTime, Silence
 from arborcast.core.threads import Service, start_thread
 
 logger = logging.getLogger(__name__)
@@ -99,14 +99,14 @@ def start_heartbeats() -> None:
     except (OSError, ValueError) as error:
         logger.warning("hanging workers will not be detected: %s cannot be mapped (%s)", file, error)
         return
-    daemon, own, own_time = os.getpid(), BeatSlot(numbers, 0), OwnTime(2 * _BEAT_S)
+    daemon, own, running_time = os.getpid(), BeatSlot(numbers, 0), RunningTime(2 * _BEAT_S)
     own.take()
     watch = None if file else WorkerBeats(numbers, limit_s)
 
     def on_alarm(_number: int, _frame: FrameType | None) -> None:
         own.runs()
         if watch is not None:
-            watch.check(own_time.tick())
+            watch.check(running_time.tick())
 
     signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
@@ -231,7 +231,7 @@ def keep_worker_alive(rows: Iterable[object]) -> None:
 BEAT_S = 2.0
 
 
-class Heart:
+class Heartbeat:
     """The heartbeat of the job, every other second: `beat` is called while the JVM answers and the redelivery works. It
     is set when the job is ready. `ping_jvm` returns when the JVM answers, and raises without an answer; `rounds` counts
     the loops of the redelivery."""
@@ -244,14 +244,14 @@ class Heart:
         self._ping_jvm = ping_jvm
         self._rounds = rounds
         self._workers = workers
-        self._time = OwnTime(2 * BEAT_S)
+        self._time = RunningTime(2 * BEAT_S)
         self._redelivery = Silence(limit_s * PATIENCE_WITH_TASKS, 0.0)
         self._hangs = False
         self._service = Service(
-            "heart", self._step, delay_s=BEAT_S, backoff=Backoff(BEAT_S, BEAT_S), what="the heartbeat of the job"
+            "heartbeat", self._step, delay_s=BEAT_S, backoff=Backoff(BEAT_S, BEAT_S), what="the heartbeat of the job"
         )
 
-    def __enter__(self) -> Heart:
+    def __enter__(self) -> Heartbeat:
         self._service.start()
         return self
 

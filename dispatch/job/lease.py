@@ -134,7 +134,7 @@ class JobLeaseState:
         self.last_record_at = now
 
     @property
-    def mine(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this job is the holder, by the records read so far."""
         return self.holder is not None and self.holder.name == self.me.name
 
@@ -226,7 +226,7 @@ class JobLease:
             "lease",
             self._step,
             backoff=Backoff(_POLL_S, _POLL_S),
-            close=lambda: self._log.leave(self._lease.release() if self._lease.mine else None),
+            close=lambda: self._log.leave(self._lease.release() if self._lease.is_held else None),
             what=f"the lease on the logs (pushes wait from {HOLD_S:g} s after its last renewal)",
         )
 
@@ -302,11 +302,11 @@ class JobLease:
         self._began = min(self._began, clock())
         if self._claim_at >= 0 and self._lease.at not in (self._claim_at, -1):
             self._lost()
-        elif self._lease.mine or self._try_claim():
+        elif self._lease.is_held or self._try_claim():
             # The time before the append: readers count from a later one.
             now = clock()
             self._append(self._lease.renewal())
-            if self._lease.mine:
+            if self._lease.is_held:
                 self._hold_until(now + HOLD_S)
 
     def _read(self) -> None:
@@ -335,7 +335,7 @@ class JobLease:
                 "the previous dispatch job is silent or has ended: %s. This job takes over", holder.description()
             )
         self._append(lease.claim())
-        return lease.mine
+        return lease.is_held
 
     def _hold_until(self, until: float) -> None:
         if self._fence is None:

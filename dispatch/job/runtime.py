@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import JobParts, accumulator, run_sink
@@ -23,7 +23,7 @@ from arborcast.dispatch.job.heartbeat import keep_worker_alive
 from arborcast.dispatch.job.operator_events import OperatorEvents
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH
-from arborcast.dispatch.matching.bases import bases_for, workers_are_here
+from arborcast.dispatch.matching.bases import bases_for, workers_are_local
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
@@ -31,7 +31,7 @@ from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import FollowerFigures, Sources, Watched, progress_of
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
-from arborcast.dispatch.recording.compaction import OnSpark
+from arborcast.dispatch.recording.compaction import SparkCompactor
 from arborcast.dispatch.recording.recording import Recording
 from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.redelivery.events import OperatorEvent
@@ -139,7 +139,7 @@ class DispatchJob:
         )
         self._metrics = metrics = metrics or JobMetrics()
         metrics.slo_target = settings.slo.target
-        self._gauge = InFlightGauge(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
+        self._gauge = InFlightGauge(settings.home / "run" / "pushes") if workers_are_local(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
             settings.kafka,
@@ -148,7 +148,7 @@ class DispatchJob:
             settings.outbound,
             self._view,
             settings.home / "parked" / "parked.sqlite",
-            Vault(settings.secrets),
+            SecretOpener(settings.secrets),
             self._events.publish,
             make_push_spans(settings.tracing),
             settings.mqtt,
@@ -172,7 +172,9 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
             recorded=metrics.recorded,
-            joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
+            joiner=SparkCompactor(spark, settings.dispatch.task_slots)
+            if settings.tables.upkeep_by == "spark"
+            else None,
             publish=self._events.publish,
             operation=metrics.operation,
             slo=SloTable(

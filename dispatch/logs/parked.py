@@ -164,7 +164,7 @@ def _decode_letter(key: bytes, value: bytes | None) -> tuple[Delivery, DeadLette
     return decode_key(key)[0], None if value is None else dead_letters.decode(value)
 
 
-def roomy(kafka: KafkaSettings) -> KafkaSettings:
+def with_parked_overhead(kafka: KafkaSettings) -> KafkaSettings:
     """Settings for these logs, whose records contain a whole notification and more."""
     return dataclasses.replace(kafka, max_record_bytes=kafka.max_record_bytes + PARKED_OVERHEAD)
 
@@ -179,7 +179,7 @@ class ParkingLog(DurableWriter):
         connect: Callable[[KafkaSettings], Producer] = make_producer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(roomy(kafka), "parked", connect, clock)
+        super().__init__(with_parked_overhead(kafka), "parked", connect, clock)
         self._results = DurableWriter(kafka, RESULTS_LOG, connect, clock)  # connects with the first result
         self.held = HeldLanes(self.has)
         """The lanes with records of this writer."""
@@ -244,7 +244,7 @@ class DeadLetterLog(DurableWriter):
         connect: Callable[[KafkaSettings], Producer] = make_producer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(roomy(kafka), "dead", connect, clock)
+        super().__init__(with_parked_overhead(kafka), "dead", connect, clock)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
         """Write a dead letter; returns the record's number."""

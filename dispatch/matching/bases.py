@@ -25,10 +25,10 @@ from arborcast.topic_model.snapshot import Snapshot
 def bases_for(context: SparkContext, folder: Path) -> Bases:
     """Files in `folder`, which is then used only by this job, if the workers run on the driver's host, else
     broadcasts."""
-    return FileBases(folder) if workers_are_here(context) else BroadcastBases(context)
+    return FileBases(folder) if workers_are_local(context) else BroadcastBases(context)
 
 
-def workers_are_here(context: SparkContext) -> bool:
+def workers_are_local(context: SparkContext) -> bool:
     """Whether the workers run on the driver's host, with access to its files."""
     return (context.master or "").startswith("local")
 

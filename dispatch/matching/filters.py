@@ -21,13 +21,13 @@ from arborcast.topic_model.expressions.conditions import (
     PER_MS,
     Condition,
     Document,
-    Unanswerable,
+    EvaluationError,
     compile_condition,
     parse_document,
 )
 from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.records.notifications import Notification, type_of
-from arborcast.topic_model.records.peers import goes_over
+from arborcast.topic_model.records.peers import is_forwarded
 from arborcast.topic_model.routing import Found, Recipients
 from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 
@@ -91,7 +91,7 @@ class Subject:
         self._answers: dict[_Evaluated, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
-        if subscription.peer is not None and not goes_over(self._notification, subscription.peer):
+        if subscription.peer is not None and not is_forwarded(self._notification, subscription.peer):
             return False
         if subscription.types:
             self._type = self._type or type_of(self._notification)
@@ -126,7 +126,7 @@ class Subject:
             return False
         try:
             return condition.holds(document)
-        except Unanswerable as error:
+        except EvaluationError as error:
             self._conditions.note(expression.text, str(error))
             return False
 
@@ -137,7 +137,7 @@ class Subject:
                 data = _PRODUCER_BEGIN + producer + _PRODUCER_END if producer else _NO_PRODUCER
             try:
                 self._documents[kind] = parse_document(data)
-            except Unanswerable as error:
+            except EvaluationError as error:
                 about = f"the {kind} of topic {self._notification.topic}"
                 self._conditions.note(about, f"{about}: {error}")
                 self._documents[kind] = None
@@ -209,7 +209,7 @@ def _owner(subscription: Subscription) -> str:
     return str(scopes_of(subscription.consumer.address)[1][1])
 
 
-class Judge:
+class FilterEvaluator:
     """Evaluates filters within the budget. One for each partition of a batch. `unjudged` subscriptions are not
     evaluated; `costly` are those beyond the budget so far."""
 
@@ -230,7 +230,7 @@ class Judge:
         self, notification: Notification, candidates: Iterable[Subscription]
     ) -> list[tuple[Subscription, bool]]:
         """The recipients among the matching subscriptions with True, and those that were not evaluated with False."""
-        matched = [each for each in candidates if each.peer is None or goes_over(notification, each.peer)]
+        matched = [each for each in candidates if each.peer is None or is_forwarded(notification, each.peer)]
         if notification.selector:
             # It is about the subscription: filters do not apply.
             return [(each, True) for each in matched]

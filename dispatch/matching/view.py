@@ -26,7 +26,7 @@ from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.records.control import ControlRecord, subscription_of
-from arborcast.topic_model.routing import History, Overlay, PackedPast, Recipients, ViewStep, ViewSteps
+from arborcast.topic_model.routing import History, Overlay, PackedHistory, Recipients, ViewStep, ViewSteps
 from arborcast.topic_model.routing.table import Route
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import Subscription
@@ -126,7 +126,7 @@ class ViewChanges(NamedTuple):
     """The contents of a broadcast."""
 
     overlay: Overlay
-    past: PackedPast
+    past: PackedHistory
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class SharedView:
         if _opened is None or _opened.base != self.base or _opened.changed is not self.changed:
             # With a new overlay only, unpacked parts of the base stay.
             snapshot = _opened.snapshot if _opened is not None and _opened.base == self.base else self.base.open()
-            overlay, past = self.changed.value if self.changed is not None else (None, PackedPast())
+            overlay, past = self.changed.value if self.changed is not None else (None, PackedHistory())
             view = Recipients.packed(SnapshotView(snapshot, overlay), past)
             _opened = _Opened(self.base, snapshot, self.changed, view)
         return _opened.view
@@ -181,7 +181,7 @@ class _Broadcasts:
         self._version = -1  # of the history in the broadcast
         self._measured: tuple[Overlay, int] | None = None
 
-    def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
+    def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedHistory]) -> SharedView:
         """The last view without changes, else a new one. `version` is that of the history of `past`."""
         if self._view is None or base != self._view.base or overlay is not self._overlay or version != self._version:
             if self._view is not None and self._view.changed is not None:
@@ -242,7 +242,7 @@ class RoutingView(ControlState):
             self._follower.read_to_end(timeout_s)
             self.read_s = time.perf_counter() - began
             base, overlay = self._rebasing.current()
-            shared = self._shared.share(base, overlay, self._history.version, self.table.packed_past)
+            shared = self._shared.share(base, overlay, self._history.version, self.table.packed_history)
             return dataclasses.replace(shared, control=self._follower.position)
 
     def advance(
@@ -308,7 +308,7 @@ class RoutingView(ControlState):
         for begin in range(0, len(paths), _ROUTES_PIECE):
             with self._lock:
                 for path in paths[begin : begin + _ROUTES_PIECE]:
-                    routes = self.table.who(path, limit - len(found))
+                    routes = self.table.routes_to(path, limit - len(found))
                     found += [(route, self.suspensions.state_of(route.subscription)) for route in routes]
             if len(found) >= limit:
                 break

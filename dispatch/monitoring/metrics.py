@@ -223,8 +223,8 @@ class JobMetrics:
         """A subscriber got a notice about a missed deadline, or one that is met again."""
         self._deadlines.add(kind)
 
-    def operation(self, door: str) -> None:
-        self._operations.add(door)
+    def operation(self, interface: str) -> None:
+        self._operations.add(interface)
 
     def objective(self, counts: Mapping[str, int]) -> None:
         """Add deliveries that count for the service level objective, by result."""
@@ -341,7 +341,9 @@ class JobMetrics:
         self._deadlines = registry.counter(
             "arborcast_deadlines_total", "Notices: deadline-missed, deadline-met.", ("kind",)
         )
-        self._operations = registry.counter("arborcast_operations_total", "Rows of the table operations.", ("door",))
+        self._operations = registry.counter(
+            "arborcast_operations_total", "Rows of the table operations.", ("interface",)
+        )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
             "Stages: control (reading the log), view (for workers), job (matching and pushing), feedback (of workers).",

@@ -52,7 +52,7 @@ class DeadLetterAdmin:
         self._attempts.connect()
         self._parking = ParkingLog(kafka)
         self._dead = DeadLetterLog(kafka)
-        self._log = LogScan(parked.roomy(kafka), "dead")
+        self._log = LogScan(parked.with_parked_overhead(kafka), "dead")
         self._read = self._log.ends()
         self._removed: set[bytes] = set()  # since
 

@@ -241,7 +241,7 @@ class Eraser(Work):
         found = Counter[str]()
         names = {scope.id for scope in scopes}
         passed, before = self._parked
-        with LogScan(parked.roomy(self._kafka), "parked") as log:
+        with LogScan(parked.with_parked_overhead(self._kafka), "parked") as log:
             firsts, ends = log.beginnings(), log.ends()
             if names <= passed:
                 # Behind these positions are only deliveries parked since the last pass.

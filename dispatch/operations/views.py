@@ -138,7 +138,7 @@ class DeliveryView:
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self.kafka = kafka
-        self._cursor = LogCursor(parked.roomy(kafka), self.log, {}, max_records=_AT_ONCE)
+        self._cursor = LogCursor(parked.with_parked_overhead(kafka), self.log, {}, max_records=_AT_ONCE)
         self._db = _new_database()
         self._read_at = clock()
 
@@ -218,7 +218,7 @@ class DeliveryView:
 
     def _forget(self) -> None:
         self._cursor.close()
-        self._cursor = LogCursor(parked.roomy(self.kafka), self.log, {}, max_records=_AT_ONCE)
+        self._cursor = LogCursor(parked.with_parked_overhead(self.kafka), self.log, {}, max_records=_AT_ONCE)
         self._db.close()
         self._db = _new_database()
 

@@ -4,10 +4,10 @@
 |---|---|
 | 2xx | the server has the request |
 | 202, the result later | the server is busy until its result, which counts; without one in time it has failed |
-| 422, a fault with the subcode {urn:arborcast:queue}Invalid, any other permanent failure | another server gets it; when all have refused it, it is given up |
-| 410 | the server's subscription ends, another gets the request |
-| any other answer, no answer | retried with the same server, or at once with another if this one is sick; `retry.retransmissions` times |
-"""  # noqa: E501  # a table
+| 422, a fault with the subcode {urn:arborcast:queue}Invalid, any other permanent failure | another server gets it; when
+all have refused it, it is given up | | 410 | the server's subscription ends, another gets the request |
+| any other answer, no answer | retried with the same server, or at once with another if this one is sick;
+`retry.retransmissions` times |"""  # a table
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answer_of(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Answer:
     return "nothing"
 
 
-class Next(NamedTuple):
+class NextPush(NamedTuple):
     """The decision for a request after a push, the server of its next push (empty for any), and the servers that have
     refused it."""
 
@@ -68,7 +68,7 @@ class Sent(NamedTuple):
 
 def decide(
     request: Pending, push: Push, outcome: Outcome, sent: Sent, policy: RetryPolicy, now_ms: int, chance: float
-) -> Next:
+) -> NextPush:
     before, refused = request.tries, sent.refused
     answer = answer_of(outcome, push.result.response, policy)
     if answer in ("gone", "invalid"):
@@ -78,14 +78,14 @@ def decide(
             refused |= {sent.server}
             if refused.issuperset(sent.servers):
                 why = all_refuse(len(refused), outcome.detail, outcome.status)
-                return Next(Decision(Verdict("dead"), tries, why, letter=True), "", refused)
-        return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
+                return NextPush(Decision(Verdict("dead"), tries, why, letter=True), "", refused)
+        return NextPush(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     decision = settle(request, push, outcome, policy, now_ms, chance, probe=sent.probe)
     if sent.sick and not outcome.taken and decision.verdict.state in ("parked", "expired"):
         # Another server may get it at once.
         tries = decision.tries._replace(due_ms=now_ms)
-        return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
-    return Next(decision, sent.server if decision.waits else "", refused)
+        return NextPush(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
+    return NextPush(decision, sent.server if decision.waits else "", refused)
 
 
 def all_refuse(servers: int, detail: str, status: int = 0) -> Outcome:

@@ -264,7 +264,7 @@ class Queues:
             self._end_awaited(queue, push, self._parts.store.awaiting(lane.name, push), NO_RESULT, now_ms)
         too_much = self._users.too_many
         if not too_much and (
-            outcomes.expire(lane, self._policy, now_ms) or outcomes.shed(lane, self._parts.amounts, now_ms)
+            outcomes.expire(lane, self._policy, now_ms) or outcomes.drop_excess(lane, self._parts.amounts, now_ms)
         ):
             self._turns.set(lane.name, now_ms)
             return

@@ -29,7 +29,7 @@ from arborcast.dispatch.realtime.messages import (
     encode_feeds,
     readable_progress,
 )
-from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
+from arborcast.dispatch.realtime.workers import LocalWorkers, RemoteWorkers
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import ViewStep
 
@@ -281,7 +281,7 @@ class ProgressListener:
     """Reads the progress of the workers, of all runs. `report` is called with the reports of the newest run."""
 
     def __init__(
-        self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersHere | WorkersElsewhere
+        self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: LocalWorkers | RemoteWorkers
     ) -> None:
         self._kafka = kafka
         self._report = report
@@ -324,7 +324,7 @@ class ProgressListener:
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """Begin to end the workers of all runs; see `WorkersHere.wait_ended`. Raises InfrastructureError."""
+        """Begin to end the workers of all runs; see `LocalWorkers.wait_ended`. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
         self._workers.end(max([self._newest, *(each.run for each in self.known.values())]))

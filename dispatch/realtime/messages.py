@@ -26,7 +26,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.delivery.health import Sign
-from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.redelivery.events import NO_LETTERS, NewLetters
 from arborcast.topic_model.routing import ViewStep
 
@@ -286,7 +286,7 @@ class UpdateReader:
     def _step(self) -> float | None:
         try:
             if not self.parked:
-                with closing(LogConsumer(roomy(self._kafka), "parked")) as parked:
+                with closing(LogConsumer(with_parked_overhead(self._kafka), "parked")) as parked:
                     self.parked = parked.ends()
                 self._log.seek({0: max(0, self._log.end() - 1)})
             for record in self._log.poll(_READ_S).get(0, ()):

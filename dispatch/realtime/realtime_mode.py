@@ -17,11 +17,11 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.stream import JobParts
-from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.matching.bases import workers_are_local
 from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
 from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
-from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
+from arborcast.dispatch.realtime.workers import LocalWorkers, remote_workers
 from arborcast.dispatch.spark.query_supervisor import StopRequested
 from arborcast.dispatch.spark.source import remove_checkpoint
 
@@ -39,10 +39,10 @@ class RealtimeMode:
 
     def __init__(self, parts: JobParts) -> None:
         self._parts = parts
-        self.here = workers_are_here(parts.spark.sparkContext)
+        self.here = workers_are_local(parts.spark.sparkContext)
         """Whether the workers are on the driver's host."""
         kafka = parts.settings.kafka
-        self._workers = WorkersHere() if self.here else workers_elsewhere(kafka, self._wait, self._has_failed)
+        self._workers = LocalWorkers() if self.here else remote_workers(kafka, self._wait, self._has_failed)
         self.listener = ProgressListener(kafka, lambda report: parts.take_reports([report]), self._workers)
         self._session: SparkSession | None = None
         self._updates: WorkerUpdates | None = None

@@ -17,7 +17,7 @@ from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.pump import SlowLanes
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
-from arborcast.dispatch.hot.task import IDLE_S, DriverLink, PartitionTask, TakenIn, TaskJob
+from arborcast.dispatch.hot.task import IDLE_S, DriverLink, PartitionTask, TaskInput, TaskJob
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
@@ -82,7 +82,7 @@ def realtime_task(
         view.of,
         run_numbers(job, known),
         link=LogLink(job, number, updates, progress, view, worker.journal.parked.held),
-        taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
+        taken=TaskInput(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
         buffered=_MOST_WAITING // 2,
         slow=SlowLanes(job.settings.retry.batch_wait_s),
     )

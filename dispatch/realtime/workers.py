@@ -17,7 +17,7 @@ from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import FEED_LOG
 from arborcast.core.eventlog.writers import LogWriter
-from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.liveness import RunningTime, Silence
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.job.lease import LEASE_S
@@ -46,11 +46,11 @@ def _silent(silences: Mapping[int, Silence], at: float) -> str:
     return f"the Python worker of task {silent} has not reported for {silences[silent].lasts_s(at):.0f} s"
 
 
-class WorkersHere:
+class LocalWorkers:
     """The workers of the current run, on the driver's host. Used under one lock."""
 
-    def __init__(self, own_time: OwnTime | None = None) -> None:
-        self._time = own_time or OwnTime(_LONGEST_CHECK_S)
+    def __init__(self, running_time: RunningTime | None = None) -> None:
+        self._time = running_time or RunningTime(_LONGEST_CHECK_S)
         self._tasks: dict[int, tuple[int, int]] = {}  # process id and start time of each
         # Tasks without a report: the process of a worker that dies before its first one is unknown, and Spark notices
         # its death with the next row.
@@ -92,8 +92,8 @@ class WorkersHere:
         """Wait until no worker can begin another push."""
 
 
-class WorkersElsewhere:
-    """The workers of the current run, on other hosts; see WorkersHere."""
+class RemoteWorkers:
+    """The workers of the current run, on other hosts; see LocalWorkers."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class WorkersElsewhere:
         wait: Callable[[float], None],
         failed: Callable[[], bool],
         clock: Callable[[], float] = fence.clock,
-        own_time: OwnTime | None = None,
+        running_time: RunningTime | None = None,
     ) -> None:
         """`write` returns when the update is in the log `feed`, or raises InfrastructureError; `wait` waits for this
         number of seconds, or raises; `failed` returns whether a task of the run has failed in Spark."""
@@ -109,7 +109,7 @@ class WorkersElsewhere:
         self._failed = failed
         self._wait = wait
         self._clock = clock
-        self._time = own_time or OwnTime(_LONGEST_CHECK_S)
+        self._time = running_time or RunningTime(_LONGEST_CHECK_S)
         self._silences: dict[int, Silence] = {}
         self._stopped: set[int] = set()
         self._may_live = True  # at first those of an earlier driver
@@ -148,13 +148,11 @@ class WorkersElsewhere:
             self._wait(left_s)
 
 
-def workers_elsewhere(
-    kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]
-) -> WorkersElsewhere:
+def remote_workers(kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]) -> RemoteWorkers:
     """Workers that read the end of their run in the log `feed`."""
 
     def write(message: WorkerUpdate) -> None:
         with contextlib.closing(LogWriter(kafka, FEED_LOG)) as log:
             log.append_encoded([encode_feed(message)])
 
-    return WorkersElsewhere(write, wait, failed)
+    return RemoteWorkers(write, wait, failed)

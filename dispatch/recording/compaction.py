@@ -72,7 +72,7 @@ def _join(location: str, options: dict[str, str], day: str, target_bytes: int) -
     )
 
 
-class OnSpark:
+class SparkCompactor:
     """With delta-spark, as Spark jobs on the executors, which must reach the tables by the same path."""
 
     def __init__(self, spark: SparkSession, task_slots: int) -> None:

@@ -270,26 +270,26 @@ class IncompleteFold(TableFold):
 
 
 class OperationsFold(TableFold):
-    """A row for each change. Rows of an earlier log stay. `count` is called with the door of each operation."""
+    """A row for each change. Rows of an earlier log stay. `count` is called with the interface of each operation."""
 
     spec = OPERATIONS
     writer = "operations"
     patched = ("result",)
     mirrors = "false"
 
-    def __init__(self, count: Callable[[str], None] = lambda _door: None) -> None:
+    def __init__(self, count: Callable[[str], None] = lambda _interface: None) -> None:
         self._count = count
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         read = operations.decode(record.value)
         if isinstance(read, OperationBegun) and not read.first and self.is_first(record):
-            self._count(read.door)
+            self._count(read.interface)
         if not isinstance(read, OperationBegun):
             for number in range(max(1, read.changes)):
                 changes.patch(f"{read.id}/{number}", {"result": read.result})
             return
         for number, each in enumerate(read.changes or (operations.change(""),), read.first):
-            row = {"at": moment(read.at_ms), "door": read.door, "who": read.who, "what": read.what}
+            row = {"at": moment(read.at_ms), "interface": read.interface, "actor": read.actor, "action": read.action}
             row |= {"subject": each.subject, "before": each.before, "after": each.after}
             changes.put(f"{read.id}/{number}", row | {"more": 0 if number else read.more, "result": ""})
 
@@ -306,7 +306,7 @@ def _given_up(record: GivenUp) -> dict[str, object]:
         "owner": record.owner,
         "reason": record.reason,
         "detail": record.detail,
-        "had": record.had,
+        "received": record.had,
         "missing": record.missing,
         "bytes": record.bytes,
         "began_at": moment(record.since_ms),
@@ -329,5 +329,5 @@ def _given_up_event(record: GivenUp) -> OperatorEvent:
         detail=detail + (f" ({record.detail})" if record.detail else ""),
         topic=record.topic,
         since_ms=record.since_ms,
-        facts=(("Identification", record.identification), ("Had", record.had), ("Missing", record.missing)),
+        facts=(("Identification", record.identification), ("Received", record.had), ("Missing", record.missing)),
     )

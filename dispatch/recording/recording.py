@@ -168,8 +168,8 @@ class Recording:
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
         their position in the control log. For `recorded` see `AttemptsTables`. `joiner` compacts append-only tables.
-        `publish` is called with messages that were given up, `operation` with the door of each operation. `slo` writes
-        the table of that name. `erased` is as for `Archive`."""
+        `publish` is called with messages that were given up, `operation` with the interface of each operation. `slo`
+        writes the table of that name. `erased` is as for `Archive`."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(

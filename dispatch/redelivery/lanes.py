@@ -38,7 +38,7 @@ class RetryLane:
     expires_ms: int = 0
 
 
-class Choice:
+class DueDeliveries:
     """Queries the store, without changes."""
 
     def __init__(self, store: ParkedStore, push: PushSettings) -> None:

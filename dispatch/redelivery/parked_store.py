@@ -122,7 +122,7 @@ _FREED_PAGES = 1024
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-class SpoiltFile(InfrastructureError):
+class UnusableFile(InfrastructureError):
     """The file belongs to another log or version, or is damaged: remove it, and rebuild it from the log."""
 
 
@@ -170,8 +170,8 @@ def _readable(file: Path) -> Iterator[sqlite3.Connection]:
 class ParkedStore:
     """The waiting deliveries, by lane. Used by one thread; changes are durable after `commit`.
 
-    `log` identifies the log: a file made from another one raises SpoiltFile. Every method raises
-    InfrastructureError if the file cannot be written or read, SpoiltFile if it is damaged.
+    `log` identifies the log: a file made from another one raises UnusableFile. Every method raises
+    InfrastructureError if the file cannot be written or read, UnusableFile if it is damaged.
     """
 
     def __init__(self, file: Path | None, log: str = "") -> None:
@@ -214,7 +214,7 @@ class ParkedStore:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORM}; COMMIT;")
             self._db.execute("INSERT INTO fact VALUES ('log', ?)", (log,))
         elif form != _FORM or self._one("SELECT value FROM fact WHERE name = 'log'") != log:
-            raise SpoiltFile(f"the file of parked deliveries, {self._file}, is that of another log or version")
+            raise UnusableFile(f"the file of parked deliveries, {self._file}, is that of another log or version")
         self._db.execute("BEGIN")
 
     def apply(self, key: bytes, value: bytes | None, offset: int, displaced: bool = False) -> str | None:
@@ -530,5 +530,5 @@ class ParkedStore:
     def _translate(self, error: Exception) -> InfrastructureError:
         message = f"the file of parked deliveries, {self._file}: {error}"
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT:
-            return SpoiltFile(message)
+            return UnusableFile(message)
         return InfrastructureError(message, 5.0)

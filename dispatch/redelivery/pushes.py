@@ -255,7 +255,7 @@ class RedeliveryOutcomes:
             lane.expires_ms = _EVER_MS if expires_ms is None else expires_ms
         return more
 
-    def shed(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
+    def drop_excess(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
         """Drop the oldest untried deliveries while the lane exceeds its limit; returns whether there may be more."""
         oldest = self._store.oldest_untried(lane.name, ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
         for delivery in oldest:

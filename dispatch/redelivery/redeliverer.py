@@ -21,7 +21,7 @@ from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.delivery.pushes import PushSpans
@@ -114,7 +114,7 @@ class Redeliverer(SubscriptionListener):
         outbound: AddressPolicy,
         subscriptions: RoutingView,
         file: Path,
-        vault: Vault | None = None,
+        opener: SecretOpener | None = None,
         publish: EventListener = lambda event: None,
         spans: PushSpans | None = None,
         mqtt: MqttSettings = NO_MQTT,
@@ -130,7 +130,7 @@ class Redeliverer(SubscriptionListener):
             health=self.health,
             subscriptions=subscriptions,
             held=self.lanes,
-            envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s, retry.lifespan_s),
+            envelope_of=lambda subscription: Envelope(subscription, opener, push.callback_s, retry.lifespan_s),
             publish=publish,
             spans=spans,
             alarm=self._alarm,

@@ -34,7 +34,7 @@ from arborcast.dispatch.queues.work import QueueParts, Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes
+from arborcast.dispatch.redelivery.lanes import DueDeliveries, RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import (
     ENDED_AT_ONCE,
@@ -108,7 +108,7 @@ class Redelivery:
         self._lanes = lanes = RetryLanes(store, context.held, subscriptions)
         self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
-        self._choice = Choice(store, push)
+        self._due = DueDeliveries(store, push)
         self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), push.max_in_flight, publish)
         self.outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, context.alarm or DeadLetterAlarm(publish))
         suspend_after_ms = int(retry.suspend_after_s * 1000)
@@ -154,7 +154,7 @@ class Redelivery:
         self._limit_waits()
         self._queues.caught_up()
 
-    def kafka_was_away(self, request_timeout_s: float) -> None:
+    def kafka_was_unavailable(self, request_timeout_s: float) -> None:
         """Workers write the answers of pushes that ended meanwhile within this time: these are not pushed again."""
         self._store.extend_waits(self._clock.now_ms() + int(request_timeout_s * 1000) + RESULT_TRANSIT_MS)
 
@@ -299,7 +299,9 @@ class Redelivery:
     def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
         """End expired deliveries, or push due ones; returns when the lane has its next turn."""
         sheds = subscription.policy.reliability != "strict"
-        if self.outcomes.expire(lane, policy, now_ms) or (sheds and self.outcomes.shed(lane, self._amounts, now_ms)):
+        if self.outcomes.expire(lane, policy, now_ms) or (
+            sheds and self.outcomes.drop_excess(lane, self._amounts, now_ms)
+        ):
             return "next"
         if subscription.paused or self._stops.holds(lane, now_ms):
             return "woken"
@@ -307,7 +309,7 @@ class Redelivery:
             self._block(lane, now_ms)
             return "due"
         probing = self._endpoints.health.get(lane.endpoint).breaker != "closed"
-        taken = self._choice.of(lane, subscription, now_ms, probing=probing)
+        taken = self._due.of(lane, subscription, now_ms, probing=probing)
         if not taken:
             return "due"
         first = taken[0]
@@ -358,7 +360,7 @@ class Redelivery:
         if not first_try:
             self._lanes.release(lane)
             self._lanes.turns.set(lane.name, now_ms)
-        elif self._choice.has_due(lane, subscription):
+        elif self._due.has_due(lane, subscription):
             self._lanes.turns.set(lane.name, now_ms)
 
     def _wake(self, names: Iterable[str], now_ms: int) -> None:

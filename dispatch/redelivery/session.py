@@ -28,9 +28,9 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.attempts import partition_of_subscription
-from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
-from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
 from arborcast.topic_model.records.results import decode as decode_result
@@ -109,7 +109,7 @@ def _identity(kafka: KafkaSettings) -> str:
 
 
 def _cursor(kafka: KafkaSettings, log: str, positions: Mapping[int, int]) -> LogCursor:
-    return LogCursor(roomy(kafka), log, positions, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
+    return LogCursor(with_parked_overhead(kafka), log, positions, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
 
 
 class RedeliverySession:
@@ -163,7 +163,7 @@ class RedeliverySession:
             # After the subscriptions: health is restored only for their endpoints.
             self._memory.restore()
         else:
-            self.redelivery.kafka_was_away(parts.kafka.request_timeout_s)
+            self.redelivery.kafka_was_unavailable(parts.kafka.request_timeout_s)
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 
@@ -330,16 +330,16 @@ class RedeliverySession:
         self._moved = self._memory.save() or self._moved
 
     def _discard_file(self, why: Discontinued) -> NoReturn:
-        """Raises SpoiltFile; the next session begins with an empty file."""
+        """Raises UnusableFile; the next session begins with an empty file."""
         self._store.close()
         discard(self._parts.file)
-        raise SpoiltFile(f"{why}; it is read again from its beginning") from why
+        raise UnusableFile(f"{why}; it is read again from its beginning") from why
 
 
 def _opened(file: Path, log: str) -> ParkedStore:
     try:
         store = ParkedStore(file, log)
-    except SpoiltFile as error:
+    except UnusableFile as error:
         logger.warning("%s; it is rebuilt from the log", error)
         discard(file)
         return ParkedStore(file, log)

@@ -258,7 +258,7 @@ class _Companion:
 
     def start(self) -> None:
         if self._command:
-            self._process = subprocess.Popen(processes.dying_with_us(self._command))
+            self._process = subprocess.Popen(processes.killed_with_parent(self._command))
 
     def stop(self) -> None:
         if self._process is None:

@@ -16,7 +16,7 @@ import psutil
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
-from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
+from arborcast.core.security.ip_addresses import connect_host, in_url
 from arborcast.core.telemetry import log_format
 from arborcast.dispatch.spark import properties
 from arborcast.engine.embedded import kafka_broker, questions
@@ -167,7 +167,7 @@ def addresses(settings: Settings) -> dict[str, str]:
     framed = {"framed": settings.framed_url} if settings.framed_url else {}
     zmq = {
         f"zmq {name}": address
-        for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+        for name in ("subscribe", "publish", "pipeline", "requests", "tasks", "results")
         if settings.zmq.enabled and (address := str(getattr(settings.zmq, name))) and not address.startswith(">")
     }
     console = {"console": settings.console_url} if settings.console_url else {}
@@ -177,7 +177,7 @@ def addresses(settings: Settings) -> dict[str, str]:
         **framed,
         **zmq,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{in_url(host_to_reach(settings.metrics.host))}:{settings.metrics.port}",
+        "metrics": f"http://{in_url(connect_host(settings.metrics.host))}:{settings.metrics.port}",
         **console,
     }
 
@@ -219,7 +219,9 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     specs += [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     specs += [_console(settings, home, environ)] if settings.console.port else []
     json_log, checks = settings.logging.format == "json", questions_of(settings, home)
-    return [dataclasses.replace(spec, json_log=json_log, lives=checks.get(spec.name, spec.lives)) for spec in specs]
+    return [
+        dataclasses.replace(spec, json_log=json_log, liveness=checks.get(spec.name, spec.liveness)) for spec in specs
+    ]
 
 
 def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
@@ -338,7 +340,7 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
         prepare=lambda: alive.unlink(missing_ok=True),
         after=("gateway",),
         stop_share=0.3,
-        lives=questions.job(alive),
+        liveness=questions.job(alive),
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
 

@@ -43,7 +43,7 @@ class PartSpec:
     """The definition of a part. `prepare` runs before every start. `after` names parts that must be ready before its
     first start. `stop_targets` selects the processes of the part that get SIGTERM, by default the first. `stop_share`
     is the share of the engine's stop time after which it is killed. With `json_log` its output is converted to JSON.
-    `lives` is its health check while it is ready; without an answer for `hang_timeout_s` it hangs (0: never)."""
+    `liveness` is its health check while it is ready; without an answer for `hang_timeout_s` it hangs (0: never)."""
 
     name: str
     command: Sequence[str]
@@ -56,7 +56,7 @@ class PartSpec:
     stop_targets: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
     stop_share: float = 0.97
     json_log: bool = False
-    lives: Question | None = None
+    liveness: Question | None = None
     hang_timeout_s: float = 0.0
 
 
@@ -137,10 +137,10 @@ class Part:
     def watch(self, at: float) -> None:
         """Kill the part if it hangs. `at` is the supervisor's own time."""
         spec = self.spec
-        if self.state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
+        if self.state is not PartState.READY or spec.liveness is None or not spec.hang_timeout_s:
             return
         if self._watch is None:
-            self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
+            self._watch = LivenessWatch(self.name, spec.liveness, spec.hang_timeout_s, at)
         silent_s = self._watch.silent_s(at)
         if self._watch.hangs(at):
             self._hangs += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from arborcast.core.liveness import OwnTime
+from arborcast.core.liveness import RunningTime
 from arborcast.core.reasons import reason_of
 from arborcast.engine.embedded import state
 from arborcast.engine.embedded.home import DiskWatch, Home
@@ -53,7 +53,7 @@ class Supervisor:
         self._unwritable = ""
         self._rotated = 0.0
         self._beat_at = 0.0
-        self._time = OwnTime(2 * _REST_S)
+        self._time = RunningTime(2 * _REST_S)
         self._disk = DiskWatch(home.path, settings.min_free_disk_mb, report)
 
     @property

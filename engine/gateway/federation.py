@@ -12,7 +12,7 @@ from arborcast.engine.gateway.parts import ensure_home
 from arborcast.engine.install.version import installed
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.federation import links
-from arborcast.ingest.federation.datagrams import DatagramDoor
+from arborcast.ingest.federation.datagrams import DatagramListener
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
@@ -60,8 +60,8 @@ class Federation:
         own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
-        self._door = DatagramDoor(receiver, metrics)
-        return PeerEndpoint(receiver, limit, metrics, self._settings.federation.inside == "fast")
+        self._listener = DatagramListener(receiver, metrics)
+        return PeerEndpoint(receiver, limit, metrics, self._settings.federation.group_transport == "fast")
 
     def datagrams(self) -> Coroutine[Any, Any, None]:
         """The receiver of datagrams, until cancelled; after `endpoint`. Raises ConfigError for an unavailable port."""
@@ -72,7 +72,7 @@ class Federation:
             port_by="federation.datagram_port",
             datagrams=True,
         )
-        return self._door.run(bound)
+        return self._listener.run(bound)
 
     def member(self) -> FederationMember:
         """The part that runs with the lease."""

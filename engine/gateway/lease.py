@@ -103,7 +103,7 @@ class Lease:
 
     def next(self, now: float) -> LeaseRecord | None:
         """The record to append: a renewal of the own lease, a claim of a free one, a sign of existence, or none."""
-        if self.mine:
+        if self.is_held:
             return LeaseRecord(kind="renewal", holder=self.me, term=self.term, sole=self.is_alone(now))
         # A lease of an earlier process of the same name is free: that process has ended, since only one can listen
         # there.
@@ -125,13 +125,13 @@ class Lease:
         return holder.partition("#")[0] == self.me.partition("#")[0]
 
     @property
-    def mine(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this process is the holder, as of the records read."""
         return self.holder == self.me
 
     def release(self) -> LeaseRecord | None:
         """The record that releases the lease; None without it."""
-        return LeaseRecord(kind="release", holder=self.me, term=self.term) if self.mine else None
+        return LeaseRecord(kind="release", holder=self.me, term=self.term) if self.is_held else None
 
 
 logger = logging.getLogger("arborcast.gateway")
@@ -188,7 +188,7 @@ class LeaseKeeper:
             self._append_next()
         finally:
             # Also after a failure: without a recent own renewal the lease may be another's.
-            self._notify(self._lease.mine and clock() - self._sent < HOLD_S)
+            self._notify(self._lease.is_held and clock() - self._sent < HOLD_S)
         return RENEW_S
 
     def _append_next(self) -> None:
@@ -199,9 +199,9 @@ class LeaseKeeper:
         record = self._lease.next(now)
         if record is not None:
             self._log.append(record)
-            if self._lease.mine:
+            if self._lease.is_held:
                 self._sent = now
-            sole = record.sole and self._lease.mine and self._lease.is_alone(now)
+            sole = record.sole and self._lease.is_held and self._lease.is_alone(now)
             self._positions.is_sole_until(now + HOLD_S if sole else 0)
         if self._lease.is_known(clock()):
             self._positions.shown = True
@@ -256,7 +256,7 @@ class SingletonTasks:
         self._keeper = LeaseKeeper(kafka, name, self._changed, positions)
 
     @property
-    def ours(self) -> bool:
+    def are_active(self) -> bool:
         """Whether this process runs them."""
         return self._keeper.holds
 

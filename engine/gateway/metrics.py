@@ -58,7 +58,7 @@ def declare_gateway(
     )
     metrics.gauge("arborcast_fragments_given_up", "As in the table incomplete.", lambda: messages.given_up)
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(not state.obstacle()))
-    metrics.gauge("arborcast_gateway_duties", "1 at the holder of the lease.", lambda: int(leads()))
+    metrics.gauge("arborcast_gateway_lease_held", "1 at the holder of the lease.", lambda: int(leads()))
     metrics.gauge("arborcast_gateway_inflight_bytes", "Memory of unanswered requests.", lambda: gateway.inflight.taken)
     metrics.counted(
         "arborcast_gateway_inflight_refused_total",

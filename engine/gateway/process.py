@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
-from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.ip_addresses import connect_host
 from arborcast.core.security.keyring import KeyFile
 from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
@@ -70,13 +70,13 @@ class GatewayProcess:
         self._singletons: SingletonTasks | None = None
         self._tls = ServerTls(settings.tls) if settings.tls.certificate_file else None
         self._state = GatewayState(settings, share, self._fail)
-        announced = host_to_reach(host)
+        announced = connect_host(host)
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         self._gateway = _make_gateway(settings, self.own, self._state, port)
         self._metrics = WorkerMetrics(share) if share else Registry()
         self._beats = LoopBeats(share, settings.gateway.hang_timeout_s) if share else None
-        lives = self._beats.ill if self._beats else lambda: ""
-        app = GatewayApp(self._gateway, self._metrics, self._obstacle, lives)
+        liveness = self._beats.problem if self._beats else lambda: ""
+        app = GatewayApp(self._gateway, self._metrics, self._obstacle, liveness)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._framed: FramedServer | None = None
         if settings.framed.port:
@@ -148,7 +148,7 @@ class GatewayProcess:
             "cameras": cameras.run,
         }
         if control.codes is not None:
-            work["codes"] = partial(control.codes.give_forever, self._gateway)
+            work["codes"] = partial(control.codes.assign_forever, self._gateway)
         if self._federation is not None:
             federation = self._federation
             work["federation"] = lambda: federation.member().run()
@@ -186,7 +186,7 @@ class GatewayProcess:
             self._gateway,
             self._state,
             app.streams,
-            leads=lambda: self._singletons is not None and self._singletons.ours,
+            leads=lambda: self._singletons is not None and self._singletons.are_active,
         )
         if sync is not None:
             metrics.declare_directory(own, sync)

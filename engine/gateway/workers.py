@@ -31,11 +31,11 @@ from pathlib import Path
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import new_shared_memory, shared_memory, write_atomically
-from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.liveness import RunningTime, Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
-from arborcast.engine.processes.processes import ManagedProcess, dying_with_us
+from arborcast.engine.processes.processes import ManagedProcess, killed_with_parent
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import GatewayPositions
 from arborcast.ingest.state.repeats import TABLE_BYTES
@@ -175,17 +175,17 @@ class LoopBeats:
             self._rounds += 1
             await asyncio.sleep(_BEAT_S)
 
-    def ill(self) -> str:
+    def problem(self) -> str:
         """The problem of the parent; empty without one."""
         return self._problem
 
     def _write_forever(self) -> None:
-        own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
+        running_time, parent, shown = RunningTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
         while True:
             if self._rounds != shown:
                 shown = self._rounds
                 _beat(self._own)
-            now = own_time.tick()
+            now = running_time.tick()
             parent.observe(_beat_time(self._parents), now)
             silent = f"the parent of the workers has made no progress for {parent.lasts_s(now):.0f} s"
             self._problem = silent if parent.is_too_long(now) else ""
@@ -250,7 +250,7 @@ class Workers:
     def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
         self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
         self._hang_s = settings.hang_timeout_s
-        self._time = OwnTime(5 * _POLL_S)
+        self._time = RunningTime(5 * _POLL_S)
         self._checked_at = -_BEAT_S
         self._hung = 0
         self._metrics = Registry()
@@ -335,7 +335,7 @@ class Workers:
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
         try:
-            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=[listener])  # noqa: S603  # this interpreter, no shell
+            worker.popen = subprocess.Popen(killed_with_parent(command), pass_fds=[listener])  # noqa: S603  # this interpreter, no shell
         except OSError as error:  # no memory for it, for example: the other workers continue
             wait_s = worker.died(worker.started, 0.0)
             why = worker.number, reason_of(error), wait_s

@@ -185,7 +185,7 @@ _SLOWEST = 20
 _PAUSE_S = 5.0
 
 
-def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
+def serve_job_when_free(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
     """Begin to serve, now or when the port becomes free: a job without this endpoint still delivers."""
 
     def serve() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from arborcast.engine.monitoring.samples import MetricsSample, Peaks, thinned, with_peaks
+from arborcast.engine.monitoring.samples import MetricsSample, Peaks, downsampled, with_peaks
 
 logger = logging.getLogger(__name__)
 
@@ -105,13 +105,13 @@ def read_history(folder: Path, since: float = 0.0, most: int = MOST_SAMPLES) -> 
             _append(samples, with_peaks(period))
             period.clear()
         if len(samples) == most:
-            samples, together = thinned(samples, most // 2), 2 * together
+            samples, together = downsampled(samples, most // 2), 2 * together
     if period:
         _append(samples, with_peaks(period))
     return samples
 
 
-def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
+def read_downsampled(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
     """Up to `most` samples between two times: the last one of each interval, with its peaks. A day has 17,000 samples;
     only the result is decoded and in memory."""
     by_interval: dict[int, bytes] = {}

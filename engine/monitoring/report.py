@@ -14,7 +14,7 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.monitoring import charts, figures
 from arborcast.engine.monitoring.figures import WORDS
 from arborcast.engine.monitoring.history import read_history
-from arborcast.engine.monitoring.samples import MetricsSample, thinned
+from arborcast.engine.monitoring.samples import MetricsSample, downsampled
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.monitoring.summary import Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
@@ -98,7 +98,7 @@ def page(seen: EngineView, where: str, start: float, now: float) -> str:
         body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
         summary = Summary(samples)
-        drawn = charts.draw_all(thinned(samples, charts.POINTS))
+        drawn = charts.draw_all(downsampled(samples, charts.POINTS))
         body += [_tiles(summary), '<div class="plots">', *(figure for _, figure in drawn), "</div>"]
         body += [_reasons(summary), _slowest(seen.endpoints)]
     return (

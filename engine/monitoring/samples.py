@@ -188,8 +188,10 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
 
 
 def _refused(readings: Scrape) -> dict[str, float]:
-    doors = [readings.by(f"arborcast_{door}_refused_total", "reason") for door in ("gateway", "framed")]
-    return {reason: sum(each.get(reason, 0.0) for each in doors) for reason in sorted({*doors[0], *doors[1]})}
+    listeners = [readings.by(f"arborcast_{listener}_refused_total", "reason") for listener in ("gateway", "framed")]
+    return {
+        reason: sum(each.get(reason, 0.0) for each in listeners) for reason in sorted({*listeners[0], *listeners[1]})
+    }
 
 
 _EVENTS = {
@@ -212,7 +214,7 @@ def _states(readings: Scrape) -> dict[str, float]:
         ),
         "pull dropped": readings.most("arborcast_pull_dropped_messages_total"),  # every gateway counts all of them
     }
-    leads, mqtt = readings.sum("arborcast_gateway_duties") > 0, "arborcast_mqtt_connected"
+    leads, mqtt = readings.sum("arborcast_gateway_lease_held") > 0, "arborcast_mqtt_connected"
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),
         "disk free": readings.least("arborcast_disk_free_bytes"),
@@ -363,7 +365,7 @@ def shares(samples: Sequence[MetricsSample], kind: str, counter: str, name: str)
     return result[: len(samples)]
 
 
-def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
+def downsampled(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
     """Up to `most` samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
     if len(samples) <= most:
         return list(samples)

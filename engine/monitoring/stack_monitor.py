@@ -21,14 +21,14 @@ from arborcast.core.threads import Service
 from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Page
-from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, read_history, read_thinned
+from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, read_downsampled, read_history
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from arborcast.engine.processes.processes import resident, sessions, started_s, words
 from arborcast.engine.settings.loading import Settings
 
 
-class Use(NamedTuple):
+class ProcessUse(NamedTuple):
     """One process at one reading. `identity` is not reused by another process."""
 
     name: str
@@ -47,7 +47,7 @@ class ProcessAccounts:
         self._seen: dict[tuple[int, float], float] = {}
         self._cpu: dict[str, float] = {}
 
-    def update(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
+    def update(self, uses: Iterable[ProcessUse]) -> dict[str, ProcessFigures]:
         """Figures by name, of names with a running process."""
         figures: dict[str, ProcessFigures] = {}
         seen = {}
@@ -98,7 +98,7 @@ class MemoryReader:
         self._known = {each: self._known[each] for each in identities if each in self._known}
 
 
-def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
+def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[ProcessUse]:
     """All processes in the sessions of these leaders, with their parts' names, and this process as the supervisor."""
     found = [_use(psutil.Process(), "supervisor", memory)]
     for leader, process in sessions(leaders):
@@ -122,10 +122,10 @@ def role(part: str, command: list[str]) -> str:
     )
 
 
-def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
+def _use(process: psutil.Process, name: str, memory: MemoryReader) -> ProcessUse:
     with process.oneshot():
         times = process.cpu_times()
-        return Use(
+        return ProcessUse(
             name,
             (process.pid, started_s(process)),
             times.user + times.system,
@@ -239,7 +239,7 @@ class StackMonitor:
             raise ValueError(f"since is a time before now, points at most {MOST_SAMPLES}")
         folder = self._history.folder
         return msgspec.json.encode(
-            read_thinned(folder, since, now, points) if "points" in query else read_history(folder, since)
+            read_downsampled(folder, since, now, points) if "points" in query else read_history(folder, since)
         )
 
     def _status_page(self) -> bytes:

@@ -256,7 +256,7 @@ def spawn(
     Call it from the main thread: on Linux the child dies with the thread that started it.
     """
     return subprocess.Popen(
-        dying_with_us(command),
+        killed_with_parent(command),
         env=dict(environ),
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -267,7 +267,7 @@ def spawn(
     )
 
 
-def dying_with_us(command: Sequence[str]) -> list[str]:
+def killed_with_parent(command: Sequence[str]) -> list[str]:
     """The command, made to die with this process."""
     return [sys.executable, "-I", "-S", _DIE_WITH_PARENT, str(os.getpid()), *command]
 

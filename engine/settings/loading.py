@@ -26,7 +26,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.printable import as_json, is_utf8
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
+from arborcast.core.security.ip_addresses import connect_host, in_url, is_loopback
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
 from arborcast.core.telemetry.tracing import TracingSettings
@@ -97,13 +97,13 @@ class Settings:
     def gateway_url(self) -> str:
         """The address of the gateway for clients on its machine."""
         scheme = "https" if self.tls.certificate_file else "http"
-        return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
+        return f"{scheme}://{in_url(connect_host(self.gateway.host))}:{self.gateway.port}"
 
     @property
     def framed_url(self) -> str:
         """The address of the framed edge for clients on its machine; empty without the edge."""
         scheme, port = "framed+tls" if self.tls.certificate_file else "framed", self.framed.port
-        return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{port}" if port else ""
+        return f"{scheme}://{in_url(connect_host(self.gateway.host))}:{port}" if port else ""
 
     @property
     def console_url(self) -> str:
@@ -111,12 +111,12 @@ class Settings:
         browsers would not trust the certificate."""
         host, port = self.console.host, self.console.port
         scheme = "https" if self.tls.certificate_file and not is_loopback(host) else "http"
-        return f"{scheme}://{in_url(host_to_reach(host))}:{port}" if port else ""
+        return f"{scheme}://{in_url(connect_host(host))}:{port}" if port else ""
 
     @property
     def job_metrics_url(self) -> str:
         """The address of the dispatch job's metrics for clients on its machine; empty if its port is not known."""
-        host, port = in_url(host_to_reach(self.metrics.host)), self.metrics.job_port
+        host, port = in_url(connect_host(self.metrics.host)), self.metrics.job_port
         return f"http://{host}:{port}" if port else ""
 
 

@@ -74,7 +74,7 @@ def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]
     if settings.zmq.enabled:
         zmq = settings.zmq
         yield settings.metrics.host, zmq.metrics_port
-        for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.asked, zmq.tasks, zmq.results):
+        for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.requests, zmq.tasks, zmq.results):
             if not address.startswith(">"):  # an address to connect to
                 yield from _place(address.removeprefix("tcp://"))
     if urlsplit(settings.federation.administrator).hostname:

@@ -126,8 +126,8 @@ class Authenticator:
             return bearer.check(value.decode("ascii", "replace"))
         except WrongToken as error:
             # Only now: a signature cannot be guessed, and a good one gets in whatever strangers have sent from there.
-            self._users.guesses.may_begin(address)
-            self._users.guesses.wrong(address)
+            self._users.failed_logins.check(address)
+            self._users.failed_logins.add(address)
             challenge = f'{_BEARER_CHALLENGE}, error="invalid_token", error_description="{error}"'
             others = tuple(each for each in self._challenges if each != _BEARER_CHALLENGE)
             raise NotAuthenticated(f"the bearer token is refused: {error}", (challenge, *others)) from error
@@ -148,13 +148,13 @@ class Authenticator:
 
     async def _digest(self, token: UsernameToken, address: str) -> Identity:
         token.check_time(self._settings.token_window_s, self._clock())
-        self._users.guesses.may_begin(address, token.name)
+        self._users.failed_logins.check(address, token.name)
         password = self._users.clear_password(token.name)
         # Always compared, and without a lookup before, so that the time does not show which users exist.
         matches = hmac.compare_digest(expected_digest(token, password), token.digest) and bool(password)
         identity = await self._users.find(token.name) if matches else None
         if identity is None or self._nonces is None:  # without passwords in clear text there is no memory of nonces
-            self._users.guesses.wrong(address, token.name)
+            self._users.failed_logins.add(address, token.name)
             raise TokenRefused(_WRONG)
         self._nonces.use(token, self._clock())
         return identity

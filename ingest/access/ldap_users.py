@@ -31,7 +31,7 @@ from arborcast.directory.stores.ldap_connection import (
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import MAX_PASSWORD, may_be_name
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway
+from arborcast.wire.errors import IdentitiesUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class LdapUsers:
                 self._logged = str(error)
                 logger.warning("users cannot be looked up: %s", error)
             # Details of the server are for its operator, not for clients.
-            raise IdentitiesAway("users cannot be looked up now: try again later", RETRY_SECONDS) from error
+            raise IdentitiesUnavailable("users cannot be looked up now: try again later", RETRY_SECONDS) from error
         self._logged = ""
 
     @contextmanager

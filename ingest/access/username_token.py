@@ -22,7 +22,7 @@ from lxml import etree
 
 from arborcast.core.errors import ConfigError
 from arborcast.topic_model.namespaces import WSSE
-from arborcast.wire.errors import IdentitiesAway, TokenRefused
+from arborcast.wire.errors import IdentitiesUnavailable, TokenRefused
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class NonceMemory:
     def use(self, token: UsernameToken, now_s: float) -> None:
         """Use the nonce of a valid token, whose time was checked.
 
-        Raises TokenRefused if it was used before, and IdentitiesAway if it cannot be stored.
+        Raises TokenRefused if it was used before, and IdentitiesUnavailable if it cannot be stored.
         """
         number = int(token.created_s // _SPAN_S)
         span = self._spans.get(number)
@@ -195,7 +195,7 @@ class NonceMemory:
             taken = span.take(_fingerprint(token), self._steady())
         except OSError as error:
             logger.error("no password digest can be accepted, since nonces cannot be stored: %s", error.strerror)
-            raise IdentitiesAway(f"nonces cannot be stored now: {error.strerror}", 1.0) from error
+            raise IdentitiesUnavailable(f"nonces cannot be stored now: {error.strerror}", 1.0) from error
         if not taken:
             raise TokenRefused("the wsse:Nonce was used before")
 

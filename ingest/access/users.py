@@ -25,7 +25,7 @@ from arborcast.ingest.access.rates import Buckets
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway
+from arborcast.wire.errors import IdentitiesUnavailable
 
 _ADDRESSES = 10_000
 
@@ -35,7 +35,7 @@ _NAMES = 100_000
 _MOST_OF_A_NAME = 200
 
 
-class Guesses:
+class FailedLogins:
     """Failed logins of an address, per name and in total.
 
     Per name, since many people may share an address. In total, since one password may be tried with many names. The
@@ -49,16 +49,16 @@ class Guesses:
         self._per_minute, self._of_address = per_minute, of_address
         self._clock = clock
 
-    def may_begin(self, address: str, name: str = "") -> None:
+    def check(self, address: str, name: str = "") -> None:
         """Raises TooManyRequests when there were too many. Tokens have no name that could be trusted: empty."""
         now, names, addresses = self._clock(), self._per_minute, self._of_address
         self._names.check(_pair(address, name), now, f"more than {names} wrong credentials for one name in a minute")
         self._addresses.check(address, now, f"more than {addresses} wrong credentials from one address in a minute")
 
-    def wrong(self, address: str, name: str = "") -> None:
+    def add(self, address: str, name: str = "") -> None:
         self._count(address, name, 1)
 
-    def not_wrong(self, address: str, name: str) -> None:
+    def remove(self, address: str, name: str) -> None:
         """Remove a failure that was counted before the result of the check."""
         self._count(address, name, -1)
 
@@ -87,7 +87,7 @@ _LONGEST_S = 20.0
 
 
 class UserSource(Protocol):
-    """Where users are. Looking for users may block, and raise IdentitiesAway."""
+    """Where users are. Looking for users may block, and raise IdentitiesUnavailable."""
 
     def check(self, name: str, password: str) -> Identity | None:
         """The user, if that is the password."""
@@ -149,7 +149,12 @@ class Users:
     """A source of users, queried without blocking the event loop, with a cache."""
 
     def __init__(
-        self, source: UserSource, *, remember_s: float, guesses: Guesses, clock: Callable[[], float] = time.monotonic
+        self,
+        source: UserSource,
+        *,
+        remember_s: float,
+        failed_logins: FailedLogins,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._remember_s = remember_s
@@ -158,7 +163,7 @@ class Users:
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
         # The key fills a block of the hash, which is computed once here.
         self._keyed.update(b";")
-        self.guesses = guesses
+        self.failed_logins = failed_logins
         # By the keyed hash of the credentials; by name for other methods. Expired entries stay: they are checked again,
         # but their owner is not guessing.
         self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
@@ -181,10 +186,10 @@ class Users:
 
         def begin() -> Coroutine[None, None, Identity | None]:
             if key not in self._known:
-                self.guesses.may_begin(address, name)
+                self.failed_logins.check(address, name)
             check = self._begin_check(key, lambda: self._source.check(name, password))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
-            self.guesses.wrong(address, name)
+            self.failed_logins.add(address, name)
             return self._counted(check, address, name)
 
         return await self._in_time(key, begin)
@@ -197,7 +202,7 @@ class Users:
             return identity
         finally:
             if not wrong:
-                self.guesses.not_wrong(address, name)
+                self.failed_logins.remove(address, name)
 
     async def find(self, name: str) -> Identity | None:
         """The user, authenticated by another method."""
@@ -217,7 +222,7 @@ class Users:
             async with asyncio.timeout(_LONGEST_S):
                 return await self._checks.run(key, begin)
         except TimeoutError:
-            raise IdentitiesAway("users could not be looked up in time: try again later", 1.0) from None
+            raise IdentitiesUnavailable("users could not be looked up in time: try again later", 1.0) from None
 
     def _digest(self, secret_bytes: bytes) -> bytes:
         digest = self._keyed.copy()
@@ -234,7 +239,7 @@ class Users:
         self, key: bytes | str, check: Callable[[], Identity | None]
     ) -> Coroutine[None, None, Identity | None]:
         if len(self._checks) >= _WAITING and key not in self._known:
-            raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
+            raise IdentitiesUnavailable(f"{_WAITING} users are being looked up already", 1.0)
         return self._stored(key, check)
 
     async def _stored(self, key: bytes | str, check: Callable[[], Identity | None]) -> Identity | None:
@@ -248,5 +253,5 @@ class Users:
 
 def users_of(access: AccessSettings, directory: DirectorySettings) -> Users:
     """The users of these settings. Raises as `user_source`."""
-    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    return Users(user_source(access, directory), remember_s=access.cache_s, guesses=guesses)
+    failed_logins = FailedLogins(access.failures_per_minute, access.address_failures_per_minute)
+    return Users(user_source(access, directory), remember_s=access.cache_s, failed_logins=failed_logins)

@@ -17,7 +17,7 @@ from typing import Any
 
 import httptools
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.ip_addresses import read_address
@@ -52,10 +52,10 @@ class CameraConnection:
         self._lookups: SingleFlight[tuple[str, int], list[tuple[Any, ...]]] = SingleFlight()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, total_s: float) -> HttpAnswer:
-        """The answer, of any status. Raises NotCalled, NoAnswer."""
+        """The answer, of any status. Raises OutboundRefused, NoAnswer."""
         refusal = self._policy.check_url(url)
         if refusal is not None:
-            raise _not_called(url, refusal)
+            raise _outbound_refused(url, refusal)
         url = to_uri(url)
         try:
             async with asyncio.timeout(total_s):
@@ -145,7 +145,7 @@ class CameraConnection:
             except OSError as error:
                 problem = error
         if problem is None and refusal is not None:
-            raise _not_called(url, refusal)
+            raise _outbound_refused(url, refusal)
         raise problem or OSError(f"{host} has no address")
 
     async def _addresses(self, host: str, port: int) -> list[tuple[Any, ...]]:
@@ -220,5 +220,5 @@ def _tls_context(ca_file: str, insecure: bool) -> ssl.SSLContext:
     return context
 
 
-def _not_called(url: str, refusal: Refusal) -> NotCalled:
-    return NotCalled(f"{url} is not called: it {refusal}", refusal.rule)
+def _outbound_refused(url: str, refusal: Refusal) -> OutboundRefused:
+    return OutboundRefused(f"{url} is not called: it {refusal}", refusal.rule)

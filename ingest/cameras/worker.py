@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 
 from arborcast.core.backoff import Backoff, repeated, retried
-from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, SecretError, UnknownResource
+from arborcast.core.errors import InfrastructureError, NoAnswer, OutboundRefused, SecretError, UnknownResource
 from arborcast.core.security.keyring import Keys
 from arborcast.ingest.cameras.connection import CameraConnection
 from arborcast.ingest.cameras.conversation import PAUSES, CameraStatus, Conversation, Fault, Outcome, Request, Silent
@@ -170,7 +170,7 @@ class CameraSession:
         message, media_type = written(request, self._credentials, clock, self._consumer)
         try:
             answer = await connection.post(request.url, {"Content-Type": media_type}, message, request.patience_s)
-        except NotCalled as error:
+        except OutboundRefused as error:
             return Fault(str(error)), ()
         except NoAnswer as error:
             return Silent(str(error)), ()

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from lxml import etree
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.ingest.addresses import OwnAddresses
@@ -144,7 +144,7 @@ class PublisherCalls:
                     "POST", to.address, headers, message, understood, total_s=_TOTAL_S, max_answer=_MAX_ANSWER
                 )
             )
-        except NotCalled as error:
+        except OutboundRefused as error:
             raise PublisherRefused(str(error)) from error
         except NoAnswer as error:
             raise PublisherUnreachable(str(error)) from error

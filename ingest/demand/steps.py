@@ -29,7 +29,7 @@ class SubscribeUpstream:
     topic: TopicFilter
 
 
-class Act(Enum):
+class UpstreamAction(Enum):
     """A change of a subscription at a publisher."""
 
     RENEW = "more time is requested"
@@ -44,7 +44,7 @@ class Act(Enum):
 class ChangeUpstream:
     """Do this to a subscription at the publisher."""
 
-    act: Act
+    action: UpstreamAction
     upstream: Upstream
 
 
@@ -59,20 +59,22 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
     for topic in registration.topics:
         upstream = there.pop(topic.normal, None)
         if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
-            planned.append(ChangeUpstream(Act.FORGET, upstream))
+            planned.append(ChangeUpstream(UpstreamAction.FORGET, upstream))
             upstream = None
         elif upstream is not None and upstream.consumer not in ("", consumer):
-            planned.append(ChangeUpstream(Act.LEAVE, upstream))
+            planned.append(ChangeUpstream(UpstreamAction.LEAVE, upstream))
             upstream = None
         if wanted(topic):
             if upstream is None:
                 planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
-                planned.append(ChangeUpstream(Act.RESUME, upstream))
+                planned.append(ChangeUpstream(UpstreamAction.RESUME, upstream))
             elif _renewal_is_due(upstream, now_ms):
-                planned.append(ChangeUpstream(Act.RENEW, upstream))
+                planned.append(ChangeUpstream(UpstreamAction.RENEW, upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(ChangeUpstream(Act.PAUSE if registration.pausable else Act.END, upstream))
+            planned.append(
+                ChangeUpstream(UpstreamAction.PAUSE if registration.pausable else UpstreamAction.END, upstream)
+            )
     return planned
 
 

@@ -24,7 +24,7 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.demand import steps
 from arborcast.ingest.demand.calls import PAUSE, RESUME, UNSUBSCRIBE, PublisherCalls
-from arborcast.ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
+from arborcast.ingest.demand.steps import ChangeUpstream, Step, SubscribeUpstream, UpstreamAction
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publisher_registration import consumer_address
 from arborcast.topic_model.publishers import Registration, Upstream
@@ -179,8 +179,8 @@ class DemandWorker:
                 match step:
                     case SubscribeUpstream(topic):
                         await self._subscribe(registration, topic)
-                    case ChangeUpstream(act, upstream):
-                        await self._change(registration, act, upstream)
+                    case ChangeUpstream(action, upstream):
+                        await self._change(registration, action, upstream)
         except (PublisherUnreachable, PublisherRefused, InfrastructureError) as error:
             wait_s = self._postpone(registration.id)
             logger.warning(
@@ -198,26 +198,26 @@ class DemandWorker:
             # The registration ended meanwhile.
             await self._calls.change(registration, reference, UNSUBSCRIBE)
 
-    async def _change(self, registration: Registration, act: Act, upstream: Upstream) -> None:
+    async def _change(self, registration: Registration, action: UpstreamAction, upstream: Upstream) -> None:
         """A subscription that the publisher refuses to change is forgotten; with demand, the next round subscribes
         again."""
         calls, to, changes = self._calls, upstream.reference, dict[str, bool]()
         after: Upstream | None = None
         try:
-            match act:
-                case Act.RENEW:
+            match action:
+                case UpstreamAction.RENEW:
                     after = self._with_time(upstream, await calls.renew(registration, to))
-                case Act.RESUME:
+                case UpstreamAction.RESUME:
                     await calls.change(registration, to, RESUME)
                     after = msgspec.structs.replace(upstream, paused=False)
-                case Act.PAUSE:
+                case UpstreamAction.PAUSE:
                     await calls.change(registration, to, PAUSE)
                     after = msgspec.structs.replace(upstream, paused=True)
-                case Act.END | Act.LEAVE:
+                case UpstreamAction.END | UpstreamAction.LEAVE:
                     await calls.change(registration, to, UNSUBSCRIBE)
         except PublisherRefused as error:
-            logger.info("registration %s: its subscription is forgotten (%s): %s", registration.id, act.value, error)
-            if act is Act.PAUSE:
+            logger.info("registration %s: its subscription is forgotten (%s): %s", registration.id, action.value, error)
+            if action is UpstreamAction.PAUSE:
                 changes["pausable"] = False
                 with suppress(PublisherRefused):
                     await calls.change(registration, to, UNSUBSCRIBE)

@@ -39,7 +39,7 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
     refusal = policy.check_url(address)
     if refusal is None or refusal.rule not in ("spelling", "scheme", "userinfo"):
         host, port = place_of(address)
-        if own.leads_back(host, port):
+        if own.is_own_address(host, port):
             refusal = Refusal("own-port", "leads back to this broker")
     if refusal is not None:
         raise refused(address, refusal)

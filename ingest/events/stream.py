@@ -26,7 +26,7 @@ from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
-from arborcast.ingest.state.pull_queues import HandedOut, Handout
+from arborcast.ingest.state.pull_queues import ClaimedMessage, MessageClaim
 from arborcast.topic_model.cloud_events import event_of, published_with, structured
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.notifications import original_of
@@ -53,7 +53,7 @@ _RETRY_MS = 1_000
 
 
 class _Sent(NamedTuple):
-    """Written messages: the `end` of their handout, its time, and the number of bytes written up to their end. The
+    """Written messages: the `end` of their claim, its time, and the number of bytes written up to their end. The
     messages themselves are not kept in memory."""
 
     end: Callable[[Collection[int] | None], None]
@@ -213,32 +213,32 @@ class _Stream:
                 self._sent.append(_Sent(lambda _: None, self._loop.time(), self._written))
         elif self._inflight.take_answer(self._reservation, size):
             try:
-                handout = await pulls.take(identifier, _AT_ONCE, 0, size=size)
+                claimed = await pulls.take(identifier, _AT_ONCE, 0, size=size)
                 if self._is_ours():
-                    await self._write_all(handout)
+                    await self._write_all(claimed)
                 else:
-                    handout.end(())  # another stream has taken over since the claim
+                    claimed.end(())  # another stream has taken over since the claim
             finally:
-                self._inflight.lessen_answer(self._reservation, size)
+                self._inflight.shrink_answer(self._reservation, size)
         else:
             await asyncio.sleep(_AGAIN_S)
 
-    async def _write_all(self, handout: Handout) -> None:
+    async def _write_all(self, claimed: MessageClaim) -> None:
         try:
-            for each in handout.messages:
+            for each in claimed.messages:
                 await self._write(self._event(each))
             await self._write(b"")
         except BaseException:
-            handout.end(())
+            claimed.end(())
             raise
-        self._sent.append(_Sent(handout.end, self._loop.time(), self._written))
+        self._sent.append(_Sent(claimed.end, self._loop.time(), self._written))
 
     async def _write(self, data: bytes) -> None:
         """Returns when the connection takes more."""
         self._written += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def _event(self, message: HandedOut) -> bytes:
+    def _event(self, message: ClaimedMessage) -> bytes:
         where = position(self._subscription.id, message.offset)
         try:
             element, read = read_stored(message.element)

@@ -31,7 +31,7 @@ _AT_ONCE = 100
 _MOST_IN_ONE = MAX_PER_PUSH // _AT_ONCE
 
 
-class DatagramDoor(asyncio.DatagramProtocol):
+class DatagramListener(asyncio.DatagramProtocol):
     """Used on the event loop. Before the start of the gateway is complete, everything is dropped."""
 
     def __init__(self, receiver: PeerReceiver, metrics: Registry) -> None:

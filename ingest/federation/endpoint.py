@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class PeerEndpoint:
-    """Answers other engines. `inside_fast` is the default of topics for fast messages to the own group."""
+    """Answers other engines. `fast_in_group` is the default of topics for fast messages to the own group."""
 
-    def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, inside_fast: bool = False) -> None:
-        self.inside_fast = inside_fast
+    def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, fast_in_group: bool = False) -> None:
+        self.fast_in_group = fast_in_group
         self._receiver = receiver
         self._limit = limit
         stored = "Stored notifications of other engines."

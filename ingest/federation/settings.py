@@ -19,7 +19,7 @@ class FederationSettings:
     administrator: str = setting("", "Its URL, http://host:8095.")
     url: str = setting("", "This gateway's URL for other engines; empty: gateway.public_url.")
     key_file: str = setting("", "The shared secret. Of several lines the first signs, and all are accepted.")
-    inside: Literal["confirmed", "fast"] = setting(
+    group_transport: Literal["confirmed", "fast"] = setting(
         "confirmed", "Transport within the group by default: pushes or datagrams."
     )
     datagram_port: int = setting(0, "UDP port of gateway.host; 0: none.", minimum=0, maximum=65_535)

@@ -19,7 +19,7 @@ from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.ingest.federation.receiver import REMEMBERED_S
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.notifications import Notification, encode, notification_in, replayed
-from arborcast.topic_model.records.peers import goes_over
+from arborcast.topic_model.records.peers import is_forwarded
 from arborcast.topic_model.subscriptions import Subscription
 
 # Members detect a silent representative with a delay, and accepted notifications may not be forwarded yet.
@@ -58,6 +58,6 @@ def send_again(kafka: KafkaSettings, links: Sequence[Subscription], since_s: flo
 
 
 def _is_for(notification: Notification, link: Subscription) -> bool:
-    if link.peer is None or not goes_over(notification, link.peer):
+    if link.peer is None or not is_forwarded(notification, link.peer):
         return False
     return all(parse_normal(each.normal).matches(notification.topic) for each in link.topics)

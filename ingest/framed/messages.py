@@ -14,7 +14,7 @@ from lxml import etree
 from arborcast.client.calls import single_topic
 from arborcast.ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
 from arborcast.ingest.elements.properties import properties_of, read_stored
-from arborcast.ingest.state.pull_queues import HandedOut
+from arborcast.ingest.state.pull_queues import ClaimedMessage
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.namespaces import MESSAGE_TYPE, wsnt
@@ -43,7 +43,7 @@ def policy_of(body: SubscribeBody) -> DeliveryPolicy:
     return read_delivery_policy(policy)
 
 
-def message_of(handed_out: HandedOut, subscription: str) -> tuple[MessageBody, bool]:
+def message_of(handed_out: ClaimedMessage, subscription: str) -> tuple[MessageBody, bool]:
     """A message from a pull point, and whether its payload is text. Raises PeerError for an unreadable one."""
     element, message = read_stored(handed_out.element)
     content = element.find(f"{wsnt('Message')}/*")

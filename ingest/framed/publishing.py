@@ -158,7 +158,7 @@ class Publisher:
         if size > 0:
             self._inflight.count(self._memory, size)
         else:
-            self._inflight.lessen(self._memory, -size)
+            self._inflight.shrink(self._memory, -size)
         share = max(self._frames / _MOST_FRAMES, self._bytes / _MOST_BYTES)
         if self._reads and share >= 1:
             self._reads = False

@@ -136,10 +136,10 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._memory.release()
             self._memory = None
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         self.read(True, _MEMORY)
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         self.refuse("InfrastructureError", reason, RETRY_AFTER_S)
 
     def known(self) -> None:

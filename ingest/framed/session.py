@@ -76,7 +76,7 @@ class _Requests:
                 if not self._waiting:
                     self._link.read(True, _WAITING)
                 await work()
-                self._inflight.lessen(self._memory, size)
+                self._inflight.shrink(self._memory, size)
         finally:
             self._runs -= 1
 

@@ -28,7 +28,7 @@ from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
-from arborcast.ingest.state.pull_queues import Handout
+from arborcast.ingest.state.pull_queues import MessageClaim
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.subscriptions import Subscription
@@ -242,19 +242,19 @@ class Sender:
         try:
             yield size
         finally:
-            inflight.lessen_answer(self._memory, size)
+            inflight.shrink_answer(self._memory, size)
 
     async def _take(self, room: int, size: int) -> None:
         # Not in `run`, whose variable would keep these messages in memory until the next ones.
-        handout = await self._gateway.pulls.take(self.subscription, room, 0, size=size)
-        if handout.messages:
-            self._send(handout)
+        claimed = await self._gateway.pulls.take(self.subscription, room, 0, size=size)
+        if claimed.messages:
+            self._send(claimed)
 
-    def _send(self, handout: Handout) -> None:
-        claim = _Claim(handout.end)
+    def _send(self, claimed: MessageClaim) -> None:
+        claim = _Claim(claimed.end)
         out = bytearray()
         try:
-            for each in handout.messages:
+            for each in claimed.messages:
                 try:
                     message, loose = message_of(each, self.subscription)
                 except PeerError as error:

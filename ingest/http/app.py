@@ -141,17 +141,17 @@ _GIL_TURN_S = 0.000_5
 class GatewayApp:
     """Answers all requests; never raises, never sends a stack trace.
 
-    `ready` returns the reason why the gateway is not ready, empty if it is. `lives` returns the reason why this process
-    must be restarted though it answers, empty without one.
+    `ready` returns the reason why the gateway is not ready, empty if it is. `liveness` returns the reason why this
+    process must be restarted though it answers, empty without one.
     """
 
     def __init__(
-        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], lives: Callable[[], str] = lambda: ""
+        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], liveness: Callable[[], str] = lambda: ""
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._ready = ready
-        self._lives = lives
+        self._liveness = liveness
         self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
         self.inflight = gateway.inflight
@@ -385,8 +385,8 @@ class GatewayApp:
     async def _page(self, scope: Scope, path: str, send: Send) -> None:
         match path.rstrip("/"):
             case "/health/live":
-                ill = self._lives()
-                await send_text(send, 500 if ill else 200, ill or "alive")
+                problem = self._liveness()
+                await send_text(send, 500 if problem else 200, problem or "alive")
             case "/health/ready":
                 obstacle = self._ready()
                 await send_text(send, 503 if obstacle else 200, obstacle or "ready")

@@ -109,7 +109,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._waits = False  # for room: nothing is read
         self._host: bytes | None = None  # named before on this connection, and found to be one
-        self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
+        self._discards_input = False  # what comes is thrown away: an answer has been given that ends the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
         if self._handshakes is not None:
@@ -158,14 +158,14 @@ class GatewayProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._discards_input:
             return
         self._unset_keepalive_if_required()
         incoming = self._incoming
         incoming.began_now = incoming.reported = False
         incoming.packet = len(data)
         self._feed(data)
-        if self._deaf or self.transport.is_closing():
+        if self._discards_input or self.transport.is_closing():
             return
         if incoming.reported:
             incoming.unreported = 0
@@ -174,7 +174,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if incoming.unreported > self._limits.max_header_bytes:
                 self._refuse_head()
                 return
-        if incoming.open and incoming.handed_over and not self._goes_on():
+        if incoming.open and incoming.handed_over and not self._reserve_body():
             return
         if incoming.open or not self._busy:
             if self._deadline is None:
@@ -192,7 +192,7 @@ class GatewayProtocol(HttpToolsProtocol):
             _ours(self.scope)[CERTIFICATE] = self._certificate
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade() or self._deaf:
+        if self.parser.should_upgrade() or self._discards_input:
             return
         incoming = self._incoming
         incoming.reported = True
@@ -223,7 +223,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         incoming = self._incoming
         incoming.reported = True
-        if self._deaf or incoming.reservation is None or self.cycle.response_complete:
+        if self._discards_input or incoming.reservation is None or self.cycle.response_complete:
             return
         incoming.reservation.add(len(body))
         super().on_body(body)
@@ -239,7 +239,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if incoming.in_parts and incoming.reservation is not None:
             incoming.in_parts = False
             self._inflight.whole(incoming.reservation)
-        if not self._deaf:
+        if not self._discards_input:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -247,12 +247,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._makes_room and not (self._busy or self.transport.is_closing()):
             self._idle[self] = None
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         self._waits = False
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         self._refuse(503, reason, _RETRY_AFTER)
 
     def _unacknowledged(self) -> int:
@@ -269,7 +269,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def linger(self) -> None:
         """Shut down the sending side, discard received data, and close a little later."""
-        self._deaf = True
+        self._discards_input = True
         self._forget_deadline()
         if self.transport.is_closing():
             return
@@ -317,7 +317,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return False
         return True
 
-    def _goes_on(self) -> bool:
+    def _reserve_body(self) -> bool:
         """Reserve memory for a body that arrives in parts; returns whether the connection continues."""
         reservation = self._incoming.reservation
         if reservation is None or reservation.over:
@@ -327,7 +327,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if expected is None:
             expected = self._limits.max_body_bytes if reservation.came > SMALL else 0
         if expected <= self._limits.max_body_bytes and not self._inflight.partly(reservation, expected):
-            if self._deaf:
+            if self._discards_input:
                 return False
             self._waits = True
             self.flow.pause_reading()
@@ -356,7 +356,7 @@ class GatewayProtocol(HttpToolsProtocol):
         )
 
     def _refuse_syntax(self) -> None:
-        if not self._deaf:
+        if not self._discards_input:
             self._refuse(400, "Invalid HTTP request received.")
 
     def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
@@ -371,7 +371,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._answer_and_linger(status, reason, extra)
             return
         # Earlier requests on this connection: the answer to the newest is the last one.
-        self._deaf = True
+        self._discards_input = True
         self._forget_deadline()
         last = self.pipeline[0][0] if self.pipeline else self._running
         last.keep_alive = False

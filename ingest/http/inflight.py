@@ -26,7 +26,7 @@ _PAUSE_S = 1.0
 _BETWEEN_S = 10.0
 
 
-def trimming() -> Callable[[], object] | None:
+def malloc_trim() -> Callable[[], object] | None:
     """The function that returns free memory to the system; None where the C library is not glibc. It takes
     milliseconds, without the GIL."""
     try:
@@ -36,26 +36,26 @@ def trimming() -> Callable[[], object] | None:
     return lambda: trim(0)
 
 
-class FreedMemory:
+class MemoryTrimmer:
     """Returns free memory to the system after a peak, in a thread, a moment after the request.
 
     The C library keeps freed memory: after a few large parallel requests the process would stay as large.
     """
 
     def __init__(self) -> None:
-        self._trim = trimming()
+        self._trim = malloc_trim()
         self._requested = False
         self._next = 0.0
 
-    def give_back_soon(self) -> None:
+    def trim_soon(self) -> None:
         """On the event loop. Cheap when called repeatedly."""
         if self._trim is None or self._requested:
             return
         self._requested = True
         loop = asyncio.get_running_loop()
-        loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._give_back, self._trim)
+        loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._run_trim, self._trim)
 
-    def _give_back(self, trim: Callable[[], object]) -> None:
+    def _run_trim(self, trim: Callable[[], object]) -> None:
         self._requested = False
         loop = asyncio.get_running_loop()
         self._next = loop.time() + _BETWEEN_S
@@ -101,10 +101,10 @@ _NO_MEMORY = "the current requests use all the memory for requests"
 class Body(Protocol):
     """The connection that reads a body from the network."""
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         """There is memory: read further."""
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         """Answer 503 and read no further."""
 
 
@@ -169,9 +169,9 @@ class Inflight:
         reservation.over = True
         if self._arriving or self._waiting:
             self.whole(reservation)
-        self.lessen(reservation, reservation.counted)
+        self.shrink(reservation, reservation.counted)
 
-    def lessen(self, reservation: Reservation, size: int) -> None:
+    def shrink(self, reservation: Reservation, size: int) -> None:
         """Remove bytes from a reservation."""
         size = min(size, reservation.counted)
         self.taken -= size
@@ -183,8 +183,8 @@ class Inflight:
             self._fell()
 
     def partly(self, reservation: Reservation, expected: int) -> bool:
-        """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not, `go_on` or
-        `let_go` follows, the latter perhaps at once."""
+        """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not,
+        `resume_body` or `reject_body` follows, the latter perhaps at once."""
         if reservation.over:
             return True  # received data are discarded
         now = self._clock()
@@ -213,7 +213,7 @@ class Inflight:
         """A body is complete, or will never be."""
         self._arriving.pop(reservation, None)
         if self._waiting.pop(reservation, None) is not None and reservation.body is not None:
-            reservation.body.go_on()  # so that received data can be discarded
+            reservation.body.resume_body()  # so that received data can be discarded
 
     def take(self, reservation: Reservation, size: int, share: float = 1.0) -> bool:
         """Reserve more bytes, for parsing; returns whether they are free in this share of the budget."""
@@ -226,9 +226,9 @@ class Inflight:
         """Reserve memory for an answer of this size; returns whether it is free."""
         return self.take(reservation, _COPIES * size, _ANSWERS)
 
-    def lessen_answer(self, reservation: Reservation, size: int) -> None:
+    def shrink_answer(self, reservation: Reservation, size: int) -> None:
         """The client has read an answer of this size."""
-        self.lessen(reservation, _COPIES * size)
+        self.shrink(reservation, _COPIES * size)
 
     async def wait(self, reservation: Reservation, size: int) -> None:
         """Reserve more bytes as soon as they are free, in turn. Raises InfrastructureError."""
@@ -263,7 +263,7 @@ class Inflight:
         body = reservation.body
         self.release(reservation)
         if body is not None:
-            body.let_go(reason)
+            body.reject_body(reason)
 
     def _assign_in(self, delay_s: float) -> None:
         if self._timer is not None:
@@ -294,7 +294,7 @@ class Inflight:
                 self.count(reservation, needed)
                 self._progressed(reservation, now)
                 if reservation.body is not None:
-                    reservation.body.go_on()
+                    reservation.body.resume_body()
             elif now - since >= _WAIT_S:
                 self._refuse(reservation)
             else:

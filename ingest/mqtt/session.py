@@ -145,7 +145,7 @@ class Session:
                 for _ in range(await retried(waiting, store, _BACKOFF, InfrastructureError)):
                     identifier, qos, message = self._messages.popleft()
                     client.ack(identifier, qos)
-                    self._inflight.lessen(self._memory, len(message.payload) + _OVERHEAD)
+                    self._inflight.shrink(self._memory, len(message.payload) + _OVERHEAD)
                 if self._memory.counted <= _MOST_BYTES / 2:
                     self._read(client)
             await self._arrived.wait()

@@ -194,7 +194,7 @@ async def check_few(gateway: Gateway, subscription: Subscription, client: str) -
         gateway.gate.rates.deliveries(client, lambda: len(paths))
 
 
-class Since(NamedTuple):
+class StateStart(NamedTuple):
     """The start of a subscription's present state: the offset of its record, and the time just before. `new`: the
     subscription did not exist before."""
 
@@ -202,7 +202,7 @@ class Since(NamedTuple):
     at_ms: int
     new: bool = False
 
-    def reaches_anyway(self, subscription: Subscription, notification: Notification) -> bool:
+    def is_delivered_by_job(self, subscription: Subscription, notification: Notification) -> bool:
         """Whether a notification was accepted after the start, so that the job delivers it to the subscription.
 
         After a restore from a backup, earlier stamps are invalid, but earlier times are not.
@@ -213,7 +213,7 @@ class Since(NamedTuple):
         return standing(subscription, before, notification.accepted_ms) == "belongs" if self.new else not before
 
 
-async def send_current_messages(gateway: Gateway, subscription: Subscription, since: Since) -> None:
+async def send_current_messages(gateway: Gateway, subscription: Subscription, since: StateStart) -> None:
     """Queue the current messages of its topics for an active subscription: they are stored when this returns.
 
     They are earlier notifications with their ids, without those that the job delivers, and without expired ones. Their
@@ -231,7 +231,7 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
                 notification, only=subscription.id, accepted_ms=now_ms, control=position, unchanged=UNSTAMPED
             )
             for notification in current
-            if not (since.reaches_anyway(subscription, notification) or notification.is_over(now_ms))
+            if not (since.is_delivered_by_job(subscription, notification) or notification.is_over(now_ms))
         ]
         try:
             if only:

@@ -22,13 +22,13 @@ from arborcast.ingest.consumers import DnsCheck, OwnershipProof, check_name
 from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
-from arborcast.ingest.http.inflight import FreedMemory, Inflight
+from arborcast.ingest.http.inflight import Inflight, MemoryTrimmer
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import RESOURCES, ServiceDescriptions
 from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
-from arborcast.ingest.state.fragment_log import HoldsParts
+from arborcast.ingest.state.fragment_log import CommitsFragments
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
 from arborcast.topic_model.control_view import ControlView, Projection
@@ -50,7 +50,7 @@ from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
 if TYPE_CHECKING:
     from arborcast.ingest.cameras.worker import CameraWorker
     from arborcast.ingest.federation.endpoint import PeerEndpoint
-    from arborcast.ingest.operations.current_message import Since
+    from arborcast.ingest.operations.current_message import StateStart
 
 _MOST_UNSENT = 10_000
 
@@ -107,7 +107,7 @@ class Gateway:
     pulls: PullQueues
     protector: Protector
     results: PushResults
-    parts: HoldsParts
+    parts: CommitsFragments
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     route: OutboundRoute = DIRECT
@@ -122,7 +122,7 @@ class Gateway:
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
-    unsent: BoundedDict[str, Since] = field(default_factory=lambda: BoundedDict(_MOST_UNSENT))
+    unsent: BoundedDict[str, StateStart] = field(default_factory=lambda: BoundedDict(_MOST_UNSENT))
     """The durable subscriptions that were made here, and did not get their current messages."""
     started: Callable[[], bool] = lambda: True
     """Whether the logs are read to their ends. Before that a missing subscription is not unknown, and a missing topic
@@ -136,8 +136,8 @@ class Gateway:
         # Memory for the largest body and its parsing, beside other requests.
         body = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         answer = 5 * self.fragments.max_bytes  # two copies of the largest message in the half for answers
-        self.inflight = Inflight(max(settings.inflight_bytes, body, answer), FreedMemory().give_back_soon)
-        """The memory for unanswered requests of all doors."""
+        self.inflight = Inflight(max(settings.inflight_bytes, body, answer), MemoryTrimmer().trim_soon)
+        """The memory for unanswered requests of all protocols."""
         self.topic_sets = TopicSets(self.table.topics)
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()

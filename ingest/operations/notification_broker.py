@@ -159,7 +159,7 @@ def _learn(request: Request, notification: Notification) -> None:
     if _TOPIC in parts and _CONTENT in parts:
         topic = PublishedTopic(notification.topic, notification.prefixes)
         value = topic, notification.producer
-        _shapes.learn(request, request.source(PAYLOAD_DEPTH), parts.index(_CONTENT), value)
+        _shapes.remember(request, request.source(PAYLOAD_DEPTH), parts.index(_CONTENT), value)
 
 
 async def _read_notify(

@@ -78,8 +78,8 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     wait_s = _timeout_s(gateway, request.operation)
     limit = _message_limit(request.operation)
     subscription = await _kept_alive(gateway, request, target, wait_s)
-    handout = await gateway.pulls.take(subscription.id, limit, wait_s, request.disconnected)
-    if not handout.messages and gateway.table.get(subscription.id) is None:
+    claimed = await gateway.pulls.take(subscription.id, limit, wait_s, request.disconnected)
+    if not claimed.messages and gateway.table.get(subscription.id) is None:
         raise UnknownResource(f"the subscription {subscription.id!r} ended")
     end = subscription.terminates_ms
     # The schema does not allow nil here: without an end, the time is far in the future.
@@ -87,9 +87,9 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     return reply_of(
         ("tev", TEV, "PullMessagesResponse"),
         f"<tev:CurrentTime>{times.written(gateway.now())}</tev:CurrentTime>"
-        f"<tev:TerminationTime>{times.written(terminates)}</tev:TerminationTime>{handout.text()}",
+        f"<tev:TerminationTime>{times.written(terminates)}</tev:TerminationTime>{claimed.text()}",
         port_type=f"{TEV}/PullPointSubscription",
-        finish=handout.finish,
+        finish=claimed.finish,
     )
 
 

@@ -1,7 +1,7 @@
-"""Publishing, the same at every door: rights, registration, types, new topics, rates, reply addresses, repetitions.
+"""Publishing, the same for each protocol: rights, registration, types, new topics, rates, reply addresses, repetitions.
 
-A door translates what it receives into a `PublishRequest` and calls `publish`. A door whose client sends message after
-message calls the two halves: `check_message` for each, and `store_each` for several together.
+A protocol translates what it receives into a `PublishRequest` and calls `publish`. The protocol of a client that sends
+message after message calls the two halves: `check_message` for each, and `store_each` for several together.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 _MOST_CANONICAL = 16 * 1024
 
 UNACCEPTED = 0
-"""The time of acceptance of a notification that a door has read: `store` sets it."""
+"""The time of acceptance of a notification that a protocol has read: `store` sets it."""
 
 NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
@@ -370,7 +370,7 @@ def _accepted(
     if federation is not None:
         # The engine that accepted it first determined the distribution, if any.
         distribution = notification.distribution or tree.distribution(notification.topic)
-        fast = tree.is_fast(notification.topic, federation.inside_fast)
+        fast = tree.is_fast(notification.topic, federation.fast_in_group)
     if priority is None:
         # A directory may have a value out of range.
         priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))

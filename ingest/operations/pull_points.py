@@ -109,11 +109,11 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
         await _kept(gateway, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
-    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
-    if not handout.messages:
+    claimed = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
+    if not claimed.messages:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     name = "wsnt", WSNT, "GetMessagesResponse"
-    return reply_of(name, handout.text(), port_type=f"{ACTION_BW}/PullPoint", finish=handout.finish)
+    return reply_of(name, claimed.text(), port_type=f"{ACTION_BW}/PullPoint", finish=claimed.finish)
 
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -231,17 +231,17 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
 
 
 def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
-    """Whether these are answers to a request that the caller received as a server of a queue, by the mark in the
+    """Whether these are answers to a request that the caller received as a server of a queue, by the token in the
     header. It then need not own the pull point."""
-    caller, mark = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
+    caller, token = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
     messages = request.operation.findall(wsnt("NotificationMessage"))
-    if caller is None or not mark or not messages:
+    if caller is None or not token or not messages:
         return False
     now_ms = times.to_ms(gateway.now())
     related = {(message.findtext(_RELATED) or "").strip() for message in messages}
     served = (ServedRequest(pull_point_id, each, caller.name) for each in related)
     try:
-        return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in served)
+        return all(may_answer(token.strip(), each, now_ms, gateway.protector.mac_keys) for each in served)
     except SecretError as error:
         # Its key is not here (yet): the server sends its answer again.
         logger.info("whether an answer may be put into a pull point is not known: %s", error)

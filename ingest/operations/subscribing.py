@@ -1,6 +1,7 @@
-"""Creating subscriptions, the same at every door: rights, filters, endpoint, proof, quota, renewal, current messages.
+"""Creating subscriptions, the same for each protocol: rights, filters, endpoint, proof, quota, renewal, current
+messages.
 
-A door translates what it receives into a `SubscriptionRequest` and calls `create_subscription`.
+A protocol translates what it receives into a `SubscriptionRequest` and calls `create_subscription`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from arborcast.ingest.addresses import resource_id
 from arborcast.ingest.consumers import check_name
 from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.filters import CLOUD_EVENTS, DELIVERY, QUEUE, Filters, SubscriptionPolicy, check_server
-from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
+from arborcast.ingest.operations.current_message import StateStart, check_few, send_current_messages
 from arborcast.ingest.operations.gateway import Gateway, check_callable, check_room, endpoint_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.grants import Caller
@@ -229,7 +230,7 @@ def subscription_of(gateway: Gateway, request: SubscriptionRequest) -> Subscript
 
 async def _commit(
     gateway: Gateway, request: SubscriptionRequest, subscription: Subscription
-) -> tuple[CreatedSubscription, Since | None]:
+) -> tuple[CreatedSubscription, StateStart | None]:
     """Also returns the start of the subscription's present state; None if the request changed nothing, and the current
     messages are sent."""
     if (
@@ -288,7 +289,7 @@ async def _renew(
     existing: Subscription,
     subscription: Subscription,
     ended: list[ControlRecord],
-) -> tuple[CreatedSubscription, Since]:
+) -> tuple[CreatedSubscription, StateStart]:
     """Renewed, it is active even if it was paused, with the termination time and the policy of the request. Its
     protection is that of the request, else unchanged."""
     renewed = msgspec.structs.replace(
@@ -301,7 +302,7 @@ async def _renew(
     )
     renewed, secret = _protected(gateway, request, renewed)
     records = [*ended, *gateway.suspensions.resumption(existing.id)]
-    since = Since(gateway.table.position - 1, times.to_ms(gateway.now()))
+    since = StateStart(gateway.table.position - 1, times.to_ms(gateway.now()))
     if renewed != existing:
         records.insert(0, SubscriptionRecord(renewed))
     if records:
@@ -313,7 +314,7 @@ async def _renew(
 
 async def _commit_new(
     gateway: Gateway, subscription: Subscription, also: list[ControlRecord] | None = None
-) -> tuple[Subscription, Since]:
+) -> tuple[Subscription, StateStart]:
     """Append a new subscription, created now: it gets notifications accepted later. The records `also` are appended
     with it; a provisional pull point that it fills becomes permanent."""
     made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
@@ -321,7 +322,7 @@ async def _commit_new(
     point = gateway.pull_points.get(made.pull_point)
     if point is not None and point.until_ms:
         records.append(msgspec.structs.replace(point, until_ms=0))
-    return made, Since(await gateway.changes.commit(records), made.created_ms, new=True)
+    return made, StateStart(await gateway.changes.commit(records), made.created_ms, new=True)
 
 
 def _protected(gateway: Gateway, request: SubscriptionRequest, subscription: Subscription) -> tuple[Subscription, str]:

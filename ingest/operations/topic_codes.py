@@ -18,26 +18,26 @@ _RETRY_S = 1.0
 
 
 class TopicCodes:
-    """Follows the control log as a projection, and assigns codes in `give_forever`."""
+    """Follows the control log as a projection, and assigns codes in `assign_forever`."""
 
     def __init__(self) -> None:
         self._places = Places()
-        self._news = asyncio.Event()
+        self._pending = asyncio.Event()
 
     def apply(self, record: ControlRecord) -> None:
         self._places.apply(record)
         if not self._places.idle:
-            self._news.set()
+            self._pending.set()
 
-    async def give_forever(self, gateway: Gateway) -> None:
+    async def assign_forever(self, gateway: Gateway) -> None:
         """Run until cancelled."""
         what, pauses = "topics cannot be given codes now", Backoff(_RETRY_S, _RETRY_S)
         await repeated(what, partial(self._give, gateway), 0.0, pauses, InfrastructureError)
 
     async def _give(self, gateway: Gateway) -> None:
         if self._places.idle:
-            self._news.clear()
-            await self._news.wait()
+            self._pending.clear()
+            await self._pending.wait()
         if records := self._places.plan(gateway.table.topics, _AT_ONCE):
             try:
                 await gateway.changes.commit(records)

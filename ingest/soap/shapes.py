@@ -77,7 +77,7 @@ class Shapes(Generic[_T]):
         payload = self_contained(document, element_between(document, start, end), shape.inherited)
         return FoundPayload(payload, content[0], shape.value)
 
-    def learn(self, request: Request, source: Source, place: int, value: _T) -> None:
+    def remember(self, request: Request, source: Source, place: int, value: _T) -> None:
         """Cache the bytes around the payload of the only message, in part number `place` of `source`, with their
         meaning."""
         lead = _lead(request)

@@ -34,7 +34,7 @@ class FragmentView(LogView[FragmentRecord]):
         )
 
 
-class HoldsParts(Commits[FragmentRecord], Protocol):
+class CommitsFragments(Commits[FragmentRecord], Protocol):
     """The part of the log that operations need."""
 
     @property

@@ -193,7 +193,7 @@ class CommitsPullRecords(Commits[KeyedRecord], Protocol):
     async def cut(self) -> None: ...
 
 
-class HandedOut(NamedTuple):
+class ClaimedMessage(NamedTuple):
     """One message: its offset in the log, its notification (empty for a message that a client put in), the number of
     this attempt, from 1, and the time of acceptance."""
 
@@ -205,10 +205,10 @@ class HandedOut(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Handout:
+class MessageClaim:
     """Messages in transit to a client, oldest first; with messages, `end` or `finish` must be called."""
 
-    messages: tuple[HandedOut, ...] = ()
+    messages: tuple[ClaimedMessage, ...] = ()
     end: Callable[[Collection[int] | None], None] = lambda _: None
     """Called with None once the client has all messages; otherwise with the offsets of those that it has received: the
     others wait again."""
@@ -364,7 +364,7 @@ class PullQueues:
         disconnected: Callable[[], Awaitable[None]] | None = None,
         *,
         size: int = sys.maxsize,
-    ) -> Handout:
+    ) -> MessageClaim:
         """The oldest messages, at most `maximum`, and at most `size` bytes of several; waits up to `wait_s` seconds for
         the first.
 
@@ -373,21 +373,21 @@ class PullQueues:
         """
         deadline = time.monotonic() + wait_s
         watch = asyncio.ensure_future(disconnected()) if disconnected is not None else None
-        handout = Handout()
+        claimed = MessageClaim()
         try:
             while self._is_there(pull_point_id) and not (watch is not None and watch.done()):
                 if self._store.waiting(pull_point_id):
-                    handout = await self._claim(pull_point_id, maximum, size, watch)
-                    if handout.messages:
-                        return handout
+                    claimed = await self._claim(pull_point_id, maximum, size, watch)
+                    if claimed.messages:
+                        return claimed
                     continue  # another gateway claimed them, or they cannot be in one answer
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
                 await self._arrival(pull_point_id, remaining, watch)
-            return handout
+            return claimed
         finally:
-            if watch is not None and not handout.messages:
+            if watch is not None and not claimed.messages:
                 watch.cancel()
 
     def next_bytes(self, pull_point_id: str, maximum: int, size: int) -> int:
@@ -499,30 +499,32 @@ class PullQueues:
         now_ms = int(self._now() * 1000)
         return self._store.head(pull_point_id, maximum, min(size, self._max_bytes), now_ms, self._max_nodes)
 
-    async def _claim(self, pull_point_id: str, maximum: int, size: int, watch: asyncio.Future[None] | None) -> Handout:
+    async def _claim(
+        self, pull_point_id: str, maximum: int, size: int, watch: asyncio.Future[None] | None
+    ) -> MessageClaim:
         # Without the lock two requests would claim the same messages, and one of them in vain.
         async with self._locks.hold(pull_point_id):
             head = self._head(pull_point_id, maximum, size)
             if not head:
-                return Handout()
+                return MessageClaim()
             claim = self._own.name()
             taken = Claimed(claim, head[0].offset, head[-1].offset, self._own.until_ms())
             await self._log.commit([(pull_point_id, taken)])
         claimed = self._store.claimed(pull_point_id, claim)
         if not claimed:
-            return Handout()
+            return MessageClaim()
         now_ms = int(self._now() * 1000)
         valid = [message for message in claimed if not message.is_over(now_ms)]
         over = len(claimed) - len(valid)
         if not valid:
             self._finish(pull_point_id, Settled(claim), 0)
             self.expired += over
-            return Handout()
+            return MessageClaim()
         if any_clash(message.ids for message in valid):
             # Between the check and the claim another claim was returned, whose messages cannot be in one answer with
             # the others.
             await self._return([(pull_point_id, claim)])
-            return Handout()
+            return MessageClaim()
 
         def end(received: Collection[int] | None) -> None:
             if watch is not None:
@@ -544,13 +546,13 @@ class PullQueues:
             raise
         if not found:
             self._finish(pull_point_id, Settled(claim), 0)  # the log has none of them any more
-        return Handout(found, end)
+        return MessageClaim(found, end)
 
-    async def _read(self, messages: Sequence[WaitingMessage]) -> tuple[HandedOut, ...]:
+    async def _read(self, messages: Sequence[WaitingMessage]) -> tuple[ClaimedMessage, ...]:
         missing = [message.offset for message in messages if message.element is None]
         read = await self._log.elements(missing) if missing else {}
         return tuple(
-            HandedOut(element, message.offset, message.notification, message.returned + 1, message.accepted_ms)
+            ClaimedMessage(element, message.offset, message.notification, message.returned + 1, message.accepted_ms)
             for message in messages
             if (element := message.element or read.get(message.offset))
         )

@@ -81,7 +81,7 @@ class _Publication(NamedTuple):
     lost: int = 0
 
 
-class _Inlet(NamedTuple):
+class _InputSocket(NamedTuple):
     """A socket from which messages are taken, each with a frame that names its sender, while `is_read`."""
 
     name: str
@@ -232,7 +232,7 @@ class ZmqEdge:
         self._pending: list[_PendingReady] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
         self._retries = _Retries()
-        self._inlets = self._open_inlets()
+        self._input_sockets = self._open_input_sockets()
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
         self._gateway = _GatewayConnections(
@@ -272,14 +272,14 @@ class ZmqEdge:
     def _turn(self) -> None:
         poller = zmq.Poller()
         poller.register(self._calls.event, zmq.POLLIN)
-        for each in self._inlets:
+        for each in self._input_sockets:
             if each.is_read():
                 poller.register(each.socket, zmq.POLLIN)
         if self._sockets.tasks is not None and self._tasks:
             poller.register(self._sockets.tasks, zmq.POLLOUT)
         ready = dict(poller.poll(_TURN_MS if not self._pending else _PENDING_MS))
         self._calls.run()
-        for each in self._inlets:
+        for each in self._input_sockets:
             if each.socket in ready:
                 self._take(each)
         if self._sockets.tasks in ready:
@@ -289,7 +289,7 @@ class ZmqEdge:
         for publication in self._retries.due(time.monotonic()):
             self._store(publication)
 
-    def _open_inlets(self) -> list[_Inlet]:
+    def _open_input_sockets(self) -> list[_InputSocket]:
         sockets, always = self._sockets, lambda: True
 
         def has_room() -> bool:
@@ -302,13 +302,15 @@ class ZmqEdge:
             ("subscribe", sockets.xpub, self._subscription, always),
             ("publish", sockets.sub, self._publish, always),
             ("pipeline", sockets.pull, partial(self._publish, by="pipeline"), stores),
-            ("asked", sockets.router, self._request, has_room),
+            ("requests", sockets.router, self._request, has_room),
             ("results", sockets.results, self._result, stores),
         )
-        return [_Inlet(name, opened, take, is_read) for name, opened, take, is_read in found if opened is not None]
+        return [
+            _InputSocket(name, opened, take, is_read) for name, opened, take, is_read in found if opened is not None
+        ]
 
-    def _take(self, inlet: _Inlet) -> None:
-        opened = inlet.socket
+    def _take(self, source: _InputSocket) -> None:
+        opened = source.socket
         whole = bool(self._sockets.clients) or opened is self._sockets.xpub  # with its sender
         for _ in range(_TURN):
             parts: list[bytes] = []
@@ -323,9 +325,9 @@ class ZmqEdge:
             except zmq.Again:
                 return
             try:
-                inlet.take(parts, last)
+                source.take(parts, last)
             except MessageError as error:
-                self.counts.note(inlet.name, error.reason, str(error))
+                self.counts.note(source.name, error.reason, str(error))
 
     def _publish(self, parts: Sequence[bytes], last: zmq.Frame | None, by: str = "publish") -> None:
         if not self._gateway.has_room and by == "publish":
@@ -370,7 +372,7 @@ class ZmqEdge:
         body, flags = read_publication(arguments)
 
         def answer(name: str, error: ArborcastError | None) -> None:
-            self.counts.note("asked", "refused" if error else "accepted", str(error or ""))
+            self.counts.note("requests", "refused" if error else "accepted", str(error or ""))
             self._reply(identity, *((b"error", str(error).encode()) if error else (b"ok", name.encode())))
 
         self._gateway.publish(body, flags, user, answer)

@@ -67,7 +67,7 @@ class Sockets:
             self.xpub = self._open("subscribe", zmq.XPUB)
             self.sub = self._open("publish", zmq.SUB)
             self.pull = self._open("pipeline", zmq.PULL)
-            self.router = self._open("asked", zmq.ROUTER)
+            self.router = self._open("requests", zmq.ROUTER)
             self.tasks = self._open("tasks", zmq.PUSH)
             self.results = self._open("results", zmq.PULL)
         except BaseException:

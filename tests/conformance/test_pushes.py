@@ -54,9 +54,9 @@ def test_a_request_and_its_answer_are_valid(soap: Any, at: str) -> None:
     headers = {name.lower(): value for name, value in pushed.headers}
     assert headers["arborcast-sequence"] == "1"
     (received,) = read_push_request(headers, pushed.body)
-    (asker,) = received.askers
-    assert (asker.message_id, asker.reply_to.address) == (asked.message_id, at)
-    answered = etree.fromstring(reply_to(asker, received, '<done xmlns="urn:x"/>').encode("1.1", "urn:a1")[0])
+    (requester,) = received.requesters
+    assert (requester.message_id, requester.reply_to.address) == (asked.message_id, at)
+    answered = etree.fromstring(reply_to(requester, received, '<done xmlns="urn:x"/>').encode("1.1", "urn:a1")[0])
     assert answered.findtext(".//{*}Header/{*}RelatesTo") == asked.message_id
     assert answered.find(".//{*}Header/{urn:p}session") is not None
     if "pullpoints" in at:

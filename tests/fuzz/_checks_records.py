@@ -11,7 +11,7 @@ from lxml import etree
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.logs import attempts, dead_letters, parked
 from arborcast.ingest.federation.receiver import read_forwarded
@@ -115,7 +115,9 @@ def check_envelope(data: bytes) -> None:
         return
     names = pushed.names if subscription.form == "notify" else pushed.names[:1]
     stored = [Notification(name, topic, pushed.payload.encode(), 0) for name in names]
-    request = Envelope(subscription, Vault(SecretSettings(), KEYS)).request(stored, pushed.attempt, 1_800_000_000.0)
+    request = Envelope(subscription, SecretOpener(SecretSettings(), KEYS)).request(
+        stored, pushed.attempt, 1_800_000_000.0
+    )
     for name, value in request.headers:
         assert _HEADER.fullmatch(value), name
     root = etree.fromstring(request.body)

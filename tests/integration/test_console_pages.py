@@ -22,7 +22,7 @@ from arborcast.console import console
 from arborcast.console.app import SCREENS
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import EngineFeed
-from arborcast.console.screens.topics import looking
+from arborcast.console.screens.topics import tree_pages
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import add_key
 from arborcast.engine.monitoring.watching import EngineView
@@ -58,7 +58,7 @@ def answers() -> Iterator[None]:
     last = LastMessages((NewestMessage("01ab", 0, "anna", "<hot/>", kept=True),))
     with pytest.MonkeyPatch.context() as patched:
         answering(patched)
-        patched.setattr(looking, "last_messages", lambda *_, **__: last)
+        patched.setattr(tree_pages, "last_messages", lambda *_, **__: last)
         yield
 
 
@@ -351,7 +351,7 @@ def test_changes_of_others_are_shown_without_a_jump(
     parts.put(TopicRecord(TopicPath("by-somebody-else")))
     page.click("text=Topics changed: reload")
     page.wait_for_selector(node("by-somebody-else"))
-    page.wait_for_selector("#news >> text=changed", state="detached")
+    page.wait_for_selector("#updates >> text=changed", state="detached")
     page.goto(f"{url}/subscriptions/s1")
     page.get_by_text("Numbers").click()
     parts.put(SubscriptionRecord(msgspec.structs.replace(parts.subscription("s1"), paused=True)))

@@ -108,14 +108,14 @@ def test_each_subscriber_gets_the_whole_message_once(engine: Engine, alone: bool
 def test_an_incomplete_message_is_an_event_and_a_row(engine: Engine) -> None:
     *_, job, events = engine
     (event,) = events.wait_for(1)
-    for words in ('kind="fragments-incomplete"', ">me:7<", "<Had>0 3</Had>", "<Missing>1-2 4-</Missing>"):
+    for words in ('kind="fragments-incomplete"', ">me:7<", "<Received>0 3</Received>", "<Missing>1-2 4-</Missing>"):
         assert words in event
     (row,) = wait_for_rows(job.settings, INCOMPLETE, bool)
-    found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
+    found = {name: row[name] for name in ("identification", "topic", "reason", "received", "missing")}
     assert found == {
         "identification": "me:7",
         "topic": "lost/parts",
         "reason": "time",
-        "had": "0 3",
+        "received": "0 3",
         "missing": "1-2 4-",
     }

@@ -70,8 +70,8 @@ def test_edits_in_ldap_apply_to_publications(
         assert "TopicNotSupportedFault" in notify(gateway, "Größe").text
         gateway.wait_for(lambda: all(each.result for each in edits(kafka_settings)), "the edits are recorded")
     removed, added = edits(kafka_settings)
-    assert (added.door, added.subject, added.before, added.result) == ("directory", "Größe", "", "done")
-    assert fresh_slapd.url in added.who
+    assert (added.interface, added.subject, added.before, added.result) == ("directory", "Größe", "", "done")
+    assert fresh_slapd.url in added.actor
     assert json.loads(added.after)["code"] == "G1"
     assert (removed.subject, removed.before, removed.after) == ("Größe", added.after, "")
 

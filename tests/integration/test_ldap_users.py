@@ -10,9 +10,9 @@ import pytest
 
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.access.users import FailedLogins, Users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway
+from arborcast.wire.errors import IdentitiesUnavailable
 from tests.support.slapd import SUFFIX, Slapd
 
 PEOPLE, GROUPS = f"ou=people,{SUFFIX}", f"ou=groups,{SUFFIX}"
@@ -77,14 +77,14 @@ def test_over_tls(people: Slapd, caplog: pytest.LogCaptureFixture) -> None:
         pytest.skip("openssl is not installed")
     settings = people.settings(start_tls=True, ca_file=people.ca_file)
     assert LdapUsers(ACCESS, settings).check("anna", "pa") == ANNA
-    with pytest.raises(IdentitiesAway), caplog.at_level("WARNING"):
+    with pytest.raises(IdentitiesUnavailable), caplog.at_level("WARNING"):
         LdapUsers(ACCESS, people.settings(start_tls=True)).check("anna", "pa")
     assert "certificate" in caplog.text
 
 
 def test_an_unreachable_server_is_no_wrong_password(people: Slapd) -> None:
     away = LdapUsers(ACCESS, people.settings(url="ldap://127.0.0.1:1"))
-    users = Users(away, remember_s=60, guesses=Guesses(1, 300))
+    users = Users(away, remember_s=60, failed_logins=FailedLogins(1, 300))
     for _ in range(3):
-        with pytest.raises(IdentitiesAway):
+        with pytest.raises(IdentitiesUnavailable):
             asyncio.run(users.check("anna", "pa", "192.0.2.1"))

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
-NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+NAMES = ("subscribe", "publish", "pipeline", "requests", "tasks", "results")
 
 ELSEWHERE = {"administrator"}
 """Listeners of processes outside of an engine."""

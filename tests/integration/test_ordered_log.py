@@ -105,9 +105,9 @@ async def test_settled_records_are_deleted_from_the_log(kafka_settings: KafkaSet
     view.start()
     await view.until_caught_up()
     await queues.put("p", [StoredMessage(b"<a/>"), StoredMessage(b"<b/>"), StoredMessage(b"<c/>")])
-    handout = await queues.take("p", 2, 0)
-    assert [each.element for each in handout.messages] == [b"<a/>", b"<b/>"]
-    handout.finish(True)
+    claimed = await queues.take("p", 2, 0)
+    assert [each.element for each in claimed.messages] == [b"<a/>", b"<b/>"]
+    claimed.finish(True)
     await queues.close()
     await log.cut()
     await view.stop()

@@ -60,8 +60,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -> I
         yield started
 
 
-def duties(gateway: GatewayRun) -> bool:
-    return gateway.metric("arborcast_gateway_duties") == 1
+def lease_held(gateway: GatewayRun) -> bool:
+    return gateway.metric("arborcast_gateway_lease_held") == 1
 
 
 def leases(settings: KafkaSettings) -> list[LeaseRecord]:
@@ -129,9 +129,9 @@ def test_messages_of_a_pull_point_are_pulled_once_from_two(pair: Pair) -> None:
 @pytest.mark.chaos
 def test_duties_of_a_killed_gateway_are_taken_over(pair: Pair, settings: KafkaSettings) -> None:
     """Expiry, the directory, and incomplete messages in parts."""
-    pair[0].wait_for(lambda: any(map(duties, pair)), "the duties are taken")
-    holder, other = pair if duties(pair[0]) else pair[::-1]
-    assert not duties(other)
+    pair[0].wait_for(lambda: any(map(lease_held, pair)), "the lease is taken")
+    holder, other = pair if lease_held(pair[0]) else pair[::-1]
+    assert not lease_held(other)
     for gateway, number in zip(pair, (0, 3), strict=True):
         text = legacy.notify("open", "<half", f"1-1-0-{number}", "lost:1")
         assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
@@ -140,7 +140,7 @@ def test_duties_of_a_killed_gateway_are_taken_over(pair: Pair, settings: KafkaSe
     with Client(other.broker) as client:
         client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
         assert other.metric("arborcast_subscriptions") == 1
-        other.wait_for(lambda: duties(other), "taken over")
+        other.wait_for(lambda: lease_held(other), "taken over")
         other.wait_for(lambda: other.metric("arborcast_subscriptions") == 0, "expired subscriptions have ended")
         client.notify("fresh", "<x/>")
         other.wait_for(lambda: file.exists() and "fresh" in file.read_text(), "the directory is written")
@@ -166,7 +166,7 @@ def test_duties_of_a_killed_gateway_are_taken_over(pair: Pair, settings: KafkaSe
 
     holder.wait_for(decisions, "the lease is read")
     assert not any(decisions()), "a restart takes over no duties"
-    assert not duties(holder)
+    assert not lease_held(holder)
 
 
 @pytest.mark.long
@@ -189,7 +189,7 @@ def test_codes_from_places_are_given_once(
         return len(found) == topics and all(found.values())
 
     with two_gateways(tmp_path, kafka_settings) as (one, other):
-        one.wait_for(lambda: duties(one), "the first gateway has the duties")
+        one.wait_for(lambda: lease_held(one), "the first gateway has the lease")
         with FuturesClient(one.broker) as first, FuturesClient(other.broker) as second:
             for number in range(100):
                 first.notify(f"a/n{number % 7}/x{number}", "<x/>")

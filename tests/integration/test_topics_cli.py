@@ -87,8 +87,8 @@ def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
         "ALARM/fire",
         "{urn:t}Größe/x",
     ]
-    assert "no subscriptions" in shell("who", "code:1.4.A")
-    assert shell.json("who", "code:1.4.A") == []
+    assert "no subscriptions" in shell("subscriptions", "code:1.4.A")
+    assert shell.json("subscriptions", "code:1.4.A") == []
     assert shell.json("list", "code:1.4.A")[0]["code"] == "1.4.A"
     with pytest.raises(ExpressionError, match=r"no topic has the code '1\.5'"):
         shell("match", "code:1.5//.")
@@ -109,18 +109,18 @@ def test_each_change_is_recorded_with_its_old_value_and_is_a_row(
         shell("add", "ALARM")
     shell("remove", "ALARM", "--recursive")
     asked = Shell(tmp_path / "arborcast.toml", kafka_settings, "operations")
-    found = asked.json("--what", "topics")
+    found = asked.json("--action", "topics")
     whole = [each for each in found["operations"] if each["subject"] == "ALARM"]
-    assert [(each["what"], each["door"], each["result"]) for each in whole] == [
+    assert [(each["action"], each["interface"], each["result"]) for each in whole] == [
         ("topics remove", "command", "done"),
         ("topics add", "command", "done"),
     ]
-    assert "@" in whole[0]["who"]
+    assert "@" in whole[0]["actor"]
     removed, changed = whole
     assert (json.loads(changed["before"])["code"], json.loads(changed["after"])["code"]) == ("7", "8")
     assert (removed["before"], removed["after"]) == (changed["after"], "")
     assert {each["subject"] for each in found["operations"]} == {"ALARM", "ALARM/fire"}
-    assert asked.json("--who", "nobody of this name")["operations"] == []
+    assert asked.json("--actor", "nobody of this name")["operations"] == []
     assert asked.json("--limit", "1")["more"] == 2
 
     tables = FoldedTables(kafka_settings, "operations", [OperationsFold()], lambda spec: str(tmp_path / spec.name))
@@ -128,7 +128,7 @@ def test_each_change_is_recorded_with_its_old_value_and_is_a_row(
         while tables.step():
             pass
     rows = DeltaTable(str(tmp_path / "operations")).to_pyarrow_table().to_pylist()
-    assert sorted((row["what"], row["subject"], row["result"]) for row in rows) == [
+    assert sorted((row["action"], row["subject"], row["result"]) for row in rows) == [
         ("topics add", "ALARM", "done"),
         ("topics remove", "ALARM", "done"),
         ("topics remove", "ALARM/fire", "done"),

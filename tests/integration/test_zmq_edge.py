@@ -32,7 +32,7 @@ def accepted(edges: Edges) -> float:
 
 def test_requests_of_req_sockets_are_answered(edges: Edges) -> None:
     before = accepted(edges)
-    with edges.socket(zmq.REQ, "asked") as first, edges.socket(zmq.REQ, "asked") as second:
+    with edges.socket(zmq.REQ, "requests") as first, edges.socket(zmq.REQ, "requests") as second:
         names = set()
         for number in range(200):
             for req in (first, second):
@@ -51,7 +51,7 @@ def test_requests_of_req_sockets_are_answered(edges: Edges) -> None:
     ):
         word, why = edges.request(*parts)
         assert (word, text in why) == (b"error", True), why
-    with edges.socket(zmq.DEALER, "asked") as dealer:
+    with edges.socket(zmq.DEALER, "requests") as dealer:
         dealer.send_multipart([b"no empty part"])
         assert dealer.recv_multipart()[:2] == [b"", b"error"]
     assert accepted(edges) - before == 400
@@ -158,7 +158,7 @@ def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, ka
                 req.setsockopt(zmq.LINGER, 0)
                 req.curve_publickey, req.curve_secretkey = keys
                 req.curve_serverkey = server
-                req.connect(edges.address("asked"))
+                req.connect(edges.address("requests"))
                 req.send_multipart([b"publish", topic, b"<x/>"])
                 return req.recv_multipart()
 

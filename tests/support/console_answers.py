@@ -31,7 +31,7 @@ from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.operations.slo import HourAttempts, Objective, Objectives, SubscriptionObjective
-from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation, Explanation, Step
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.projections.pull_store import PullPointStatus
 from arborcast.topic_model.records.control import (
@@ -182,15 +182,15 @@ _STEP = Step(
     f"{PARKED.endpoint}/{'x' * 90}",
 )
 
-STORY = Story(
+EXPLANATION = Explanation(
     notification=PARKED.notification,
     found=True,
     topic=PARKED.topic,
     payload="<hot/>",
     steps=[Step(None, "stored in the log", where="partition 1, offset 9")],
     deliveries=[
-        DeliveryStory("s1", PARKED.endpoint, f"{PARKED.topic}//.", "waiting", "queued", [_STEP, _STEP]),
-        DeliveryStory("s3", PARKED.endpoint, "a//.", "delivered", "delivered on attempt 1", [_STEP]),
+        DeliveryExplanation("s1", PARKED.endpoint, f"{PARKED.topic}//.", "waiting", "queued", [_STEP, _STEP]),
+        DeliveryExplanation("s3", PARKED.endpoint, "a//.", "delivered", "delivered on attempt 1", [_STEP]),
     ],
     notes=["the logs could not be read"],
 )
@@ -244,7 +244,7 @@ ANSWERS: Mapping[Any, Any] = {
         "120.98",
     ),
     messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
-    trace.trace: STORY,
+    trace.trace: EXPLANATION,
     messages.last_attempts: ATTEMPTS,
 }
 

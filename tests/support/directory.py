@@ -99,7 +99,7 @@ class Watch:
             self.listings.append((time.monotonic(), listing))
             self._news.notify_all()
 
-    def away(self, error: DirectoryError) -> None:
+    def unavailable(self, error: DirectoryError) -> None:
         with self._news:
             self.errors.append(error)
             self._news.notify_all()

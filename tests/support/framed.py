@@ -163,7 +163,7 @@ def zmq_edge(parts: GatewayParts, user: str, password: str, folder: Path) -> Ite
     """A ZeroMQ edge with this user at a framed edge; returns a function that sends requests as its REQ socket."""
     address = f"ipc://{folder}/edge"
     settings = ZmqSettings(
-        subscribe=f"{address}-s", publish="", pipeline="", asked=address, user=user, password=password
+        subscribe=f"{address}-s", publish="", pipeline="", requests=address, user=user, password=password
     )
     with framed_edge(parts) as edge, zmq.Context() as context, context.socket(zmq.REQ) as req:
         made = ZmqEdge(settings, ConnectionFactory(edge.url, timeout_s=120), 1024 * 1024, lambda: None)

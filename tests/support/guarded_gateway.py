@@ -15,7 +15,7 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.username_token import NonceMemory
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users import FailedLogins, FileUsers, Users
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support import make
 from tests.support.gateway_parts import GatewayParts
@@ -50,13 +50,13 @@ class Clock(make.Clock):
 quick_hash = partial(hash_password, log_n=4)
 
 
-def users_in(folder: Path, *users: User, remember_s: float = 60, guesses: Guesses | None = None) -> Users:
+def users_in(folder: Path, *users: User, remember_s: float = 60, failed_logins: FailedLogins | None = None) -> Users:
     """These users, in a file in the folder."""
     write_users({user.name: user for user in users}, folder / "users.toml")
     # The hash for unknown users is cheap, too.
     with patch("arborcast.ingest.access.users.hash_password", quick_hash):
         source = FileUsers(folder / "users.toml")
-    return Users(source, remember_s=remember_s, guesses=guesses or Guesses(50, 1_000))
+    return Users(source, remember_s=remember_s, failed_logins=failed_logins or FailedLogins(50, 1_000))
 
 
 def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:

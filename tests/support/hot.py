@@ -12,7 +12,7 @@ from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.matching.filters import Allowance, Conditions, FilterEvaluator
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from tests.support.make import notification
 
@@ -44,6 +44,6 @@ def limits(messages: int = 10, size: int = 10_000, per_endpoint: int = 16, per_h
 
 def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
     """An intake with new lanes."""
-    judge = Judge(Conditions(), Allowance(400.0, 100.0), parts.pop("unjudged", frozenset()))
+    evaluator = FilterEvaluator(Conditions(), Allowance(400.0, 100.0), parts.pop("unjudged", frozenset()))
     lanes = Lanes(parts.pop("limits", limits()))
-    return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)
+    return Intake(cast(Any, journal), lanes, outcomes, evaluator, parts.pop("exclusions", Exclusions()), **parts)

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.transport import make_transport
-from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, UrlJudge
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, UrlPolicyCache
 from arborcast.dispatch.settings import PushSettings
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
         try:
             call = client.call("POST", url, {}, b"<x></x>", lambda answer: answer, total_s=4.0, max_answer=1_000)
             yield PushResult(call.result(_SETTLE_S).status)
-        except NotCalled as error:
+        except OutboundRefused as error:
             yield PushResult(0, "address", str(error))
         except NoAnswer as error:
             yield PushResult(0, "connect", str(error))
@@ -238,7 +238,7 @@ def _main() -> None:
             policy = AddressPolicy(OutboundSettings(**order["outbound"]))
             with ExitStack() as patches:
                 if order["skip_url_check"]:
-                    for owner, name in ((UrlJudge, "refusal"), (AddressPolicy, "check_url")):
+                    for owner, name in ((UrlPolicyCache, "refusal"), (AddressPolicy, "check_url")):
                         patches.enter_context(mock.patch.object(owner, name, return_value=None))
                 explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
                 found = [asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored]

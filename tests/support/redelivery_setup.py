@@ -49,7 +49,7 @@ from arborcast.topic_model.subscriptions import (
     queue_topic,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.sealed import VAULT
+from tests.support.sealed import SECRET_OPENER
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -130,7 +130,7 @@ def ids_of(request: PushRequest) -> tuple[str, ...]:
 
 def _promise(headers: dict[str, str]) -> Promise:
     address = headers.get(CALLBACK_HEADER)
-    return read_promise(address.rpartition("/")[2], VAULT.keys) if address else Promise("", "", 0, 0)
+    return read_promise(address.rpartition("/")[2], SECRET_OPENER.keys) if address else Promise("", "", 0, 0)
 
 
 class FakeLog:
@@ -258,7 +258,7 @@ class Setup:
             health=self.health,
             subscriptions=cast(Any, self),
             held=self.lanes,
-            envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
+            envelope_of=lambda subscription: Envelope(subscription, SECRET_OPENER, self.push.callback_s),
             publish=self.events.append,
         )
         self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)

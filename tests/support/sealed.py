@@ -8,11 +8,11 @@ import msgspec
 
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
 
 KEYS = KeyRing({"k": b"k" * 32})
-VAULT = Vault(SecretSettings(), KEYS)
+SECRET_OPENER = SecretOpener(SecretSettings(), KEYS)
 
 
 def protected(

@@ -25,4 +25,4 @@ class WrittenOperations(OperationsLog):
     def made(self) -> list[tuple[str, list[str]]]:
         """The operations: kind and target."""
         operations = [each for each in self.records if isinstance(each, OperationBegun)]
-        return [(each.what, [change.subject for change in each.changes]) for each in operations]
+        return [(each.action, [change.subject for change in each.changes]) for each in operations]

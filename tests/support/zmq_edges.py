@@ -16,7 +16,7 @@ from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
 
-NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+NAMES = ("subscribe", "publish", "pipeline", "requests", "tasks", "results")
 
 
 class Edges(LoggedProcess):
@@ -59,7 +59,7 @@ class Edges(LoggedProcess):
         return opened
 
     def request(self, *parts: bytes) -> list[bytes]:
-        with self.socket(zmq.REQ, "asked") as req:
+        with self.socket(zmq.REQ, "requests") as req:
             req.send_multipart(parts)
             return req.recv_multipart()
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.ingest.elements.publication import Publication
-from arborcast.ingest.operations.current_message import RetainedMessages, Since, send_current_messages
+from arborcast.ingest.operations.current_message import RetainedMessages, StateStart, send_current_messages
 from arborcast.ingest.operations.publishing import Checked, store
 from arborcast.ingest.operations.push_results import results_for
 from arborcast.ingest.settings import GatewaySettings
@@ -185,7 +185,7 @@ class GatewayProcess:
 
         async def subscribe() -> None:
             offset = await self.changes.commit([SubscriptionRecord(made)])
-            await send_current_messages(cast(Any, self._gateway), made, Since(offset, made.created_ms, new=True))
+            await send_current_messages(cast(Any, self._gateway), made, StateStart(offset, made.created_ms, new=True))
 
         self.call(subscribe, done)
 

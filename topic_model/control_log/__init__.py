@@ -42,7 +42,7 @@ class ControlLog(LogWriter):
             first = next(read, None)  # a restore needs empty logs
             incomplete = (
                 isinstance(first, OperationBegun)
-                and first.what == operations.RESTORE
+                and first.action == operations.RESTORE
                 and first.id not in (each.id for each in read if isinstance(each, OperationEnded) and each.succeeded)
             )
         if incomplete:

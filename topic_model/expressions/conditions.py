@@ -27,7 +27,14 @@ from lxml import etree
 
 from arborcast.core.errors import ConditionError, ContentExpressionError
 from arborcast.core.xml import parse_xml, xml_parser
-from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words, compiled
+from arborcast.topic_model.expressions.xpath_syntax import (
+    MAX_XPATH_LENGTH,
+    NODE_TESTS,
+    Scanner,
+    SyntaxMessages,
+    Token,
+    compiled,
+)
 from arborcast.topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
@@ -38,7 +45,7 @@ MAX_LITERAL: Final = 256  # characters of a searched text: a search may cost the
 _LITERAL_UNIT: Final = 16
 _SEARCHES: Final = frozenset({"contains", "starts-with", "substring-after", "substring-before", "translate"})
 
-_WORDS: Final = Words(
+_WORDS: Final = SyntaxMessages(
     too_long=f"it may be {MAX_XPATH_LENGTH} characters long, not",
     nested="nested too deeply: its cost has no bound",
     variables="there are no variables",
@@ -63,7 +70,7 @@ _MAX_DEPTH: Final = 256
 _parser = xml_parser()
 
 
-class Unanswerable(ConditionError):
+class EvaluationError(ConditionError):
     """The condition cannot be evaluated for this document: a type error, or the budget."""
 
 
@@ -105,13 +112,13 @@ class Condition:
         return cost if cost <= BUDGET else 0.0
 
     def holds(self, document: Document) -> bool:
-        """The result as XPath's boolean(). Raises Unanswerable."""
+        """The result as XPath's boolean(). Raises EvaluationError."""
         if self._estimate(document) > BUDGET:
-            raise Unanswerable(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
+            raise EvaluationError(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
         try:
             return self._compiled(document.root) is True
         except etree.XPathError as error:
-            raise Unanswerable(f"the condition {self.text[:100]!r} cannot be evaluated: {error}") from error
+            raise EvaluationError(f"the condition {self.text[:100]!r} cannot be evaluated: {error}") from error
 
     def _estimate(self, document: Document) -> float:
         # The exact depth costs a walk, so it is computed only if needed.
@@ -123,13 +130,13 @@ class Condition:
 
 
 def parse_document(data: bytes) -> Document:
-    """Parse an untrusted document: no DTD, no entities, no network. Raises Unanswerable."""
+    """Parse an untrusted document: no DTD, no entities, no network. Raises EvaluationError."""
     try:
         root = parse_xml(data, _parser)
     except etree.XMLSyntaxError as error:
-        raise Unanswerable(f"the document is not well-formed XML: {error.msg}") from error
+        raise EvaluationError(f"the document is not well-formed XML: {error.msg}") from error
     if root.getroottree().docinfo.internalDTD is not None:
-        raise Unanswerable("the document has a DOCTYPE")
+        raise EvaluationError("the document has a DOCTYPE")
     return Document(root, data)
 
 

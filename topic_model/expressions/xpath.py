@@ -24,7 +24,7 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.expressions.namespaces import Declarations
-from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words, compiled
+from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, SyntaxMessages, Token, compiled
 from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.grammar import refuse
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
@@ -45,7 +45,7 @@ class _Segment(Protocol):
 
 MAX_BRANCHES: Final = 16  # alternatives of a union: each walks the topic set
 
-_WORDS: Final = Words(
+_WORDS: Final = SyntaxMessages(
     too_long=f"an XPath may be {MAX_XPATH_LENGTH} characters long, this one is",
     nested="the predicates of an XPath are nested too deeply",
     variables="an XPath of topics has no variables",

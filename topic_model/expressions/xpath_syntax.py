@@ -63,7 +63,7 @@ def compiled(text: str, namespaces: Mapping[str, str]) -> etree.XPath:
     return etree.XPath(text, namespaces=prefixed or None, regexp=False, smart_strings=False)
 
 
-class Words(NamedTuple):
+class SyntaxMessages(NamedTuple):
     """Messages of a grammar for unsupported syntax. `roots` are the tokens that may not begin a path in a predicate."""
 
     too_long: str
@@ -80,7 +80,7 @@ class Scanner(ABC):
     """Checks the tokens of an expression, in order. `ends` has for each checked token whether an operand may end with
     it, which distinguishes `*` and `and` as operators from names."""
 
-    def __init__(self, text: str, words: Words) -> None:
+    def __init__(self, text: str, words: SyntaxMessages) -> None:
         self.text = text
         self.tokens: list[Token] = []
         self.ends: list[bool] = []

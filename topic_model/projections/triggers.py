@@ -41,7 +41,7 @@ class TriggersInForce:
             if not self._into[topic]:
                 del self._into[topic]
 
-    def into(self, topic: TopicPath, *, below: bool = False) -> list[Subscription]:
+    def publishing_to(self, topic: TopicPath, *, below: bool = False) -> list[Subscription]:
         """The triggers that publish to a topic, with `below` also below it, with the current properties."""
         topics = [each for each in self._into if each == topic or is_below(each, topic)] if below else [topic]
         return [self._current(self._triggers[each]) for path in topics for each in self._into.get(path, ())]

@@ -28,7 +28,7 @@ from arborcast.topic_model.subscriptions import Subscription
 
 VERSION = 1
 
-Door = Literal["command", "console", "directory"]
+Interface = Literal["command", "console", "directory"]
 
 # Maximum characters of a value, and changes of a record, which has at most a megabyte.
 _MAX_CHARACTERS = 4_000
@@ -38,6 +38,9 @@ RESTORE = "restore"
 """The operation that fills empty logs from a backup."""
 
 _FAILED = "failed: "
+
+# Names of fields in records of version 1.
+_FIELDS = {"interface": "door", "actor": "who", "action": "what"}
 
 MAX_CHANGES = 1_000
 """Maximum number of recorded changes of an operation; the others are only counted."""
@@ -52,15 +55,15 @@ class RecordedChange(msgspec.Struct, frozen=True, omit_defaults=True):
     after: str = ""
 
 
-class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun"):
+class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun", rename=_FIELDS):
     """An operation, or a piece of one: `first` is the number of the piece's first change. `more` is the number of
     changes that are not recorded."""
 
     id: str
     at_ms: int
-    door: Door
-    who: str
-    what: str
+    interface: Interface
+    actor: str
+    action: str
     changes: tuple[RecordedChange, ...]
     first: int = 0
     more: int = 0
@@ -69,8 +72,8 @@ class OperationBegun(msgspec.Struct, frozen=True, omit_defaults=True, tag="begun
 class Operator(NamedTuple):
     """The author of a change, and the interface used."""
 
-    door: Door
-    who: str
+    interface: Interface
+    actor: str
 
 
 class OperationEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
@@ -112,9 +115,9 @@ def pieces_of(operation: OperationBegun) -> Iterator[OperationBegun]:
         )
 
 
-def begun(by: Operator, what: str, changes: Iterable[RecordedChange], more: int = 0) -> OperationBegun:
+def begun(by: Operator, action: str, changes: Iterable[RecordedChange], more: int = 0) -> OperationBegun:
     """The record of an operation that begins now."""
-    return OperationBegun(secrets.token_hex(12), time_ms(), by.door, by.who, what, tuple(changes), more=more)
+    return OperationBegun(secrets.token_hex(12), time_ms(), by.interface, by.actor, action, tuple(changes), more=more)
 
 
 def ended(operation: OperationBegun, result: str) -> OperationEnded:

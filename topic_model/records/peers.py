@@ -198,7 +198,7 @@ def is_datagram(notification: Notification) -> bool:
     return size + sum(len(each.encode()) for each in (*texts, *written)) + _OVERHEAD <= MAX_DATAGRAM
 
 
-def goes_over(notification: Notification, peer: Peer) -> bool:
+def is_forwarded(notification: Notification, peer: Peer) -> bool:
     """Whether a matching notification is sent over a link."""
     if peer.datagrams and is_datagram(notification) != (peer.datagrams == "only"):
         return False

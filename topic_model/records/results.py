@@ -1,4 +1,4 @@
-"""Later results of pushes: the promise in a push's address and the records of the log `results`. Also the marks with
+"""Later results of pushes: the promise in a push's address and the records of the log `results`. Also the tokens with
 which queue servers may answer into pull points of other owners.
 
 The address of such a push contains a promise: the push, its subscription, and the deadline of the result. It has a MAC
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.core.errors import SecretError
-from arborcast.core.security.keyring import Marks
+from arborcast.core.security.keyring import MacKeys
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 
@@ -81,7 +81,7 @@ def decode(value: bytes | None) -> Result:
 _ANSWERS = "answers to requests of queues"
 
 ANSWER = f"{{{ARBORCAST_QUEUE}}}Answer"
-"""The reference parameter with the mark in a request's ReplyTo: a header block of the answer."""
+"""The reference parameter with the token in a request's ReplyTo: a header block of the answer."""
 
 
 class ServedRequest(NamedTuple):
@@ -93,33 +93,33 @@ class ServedRequest(NamedTuple):
     server: str
 
 
-def write_answer_mark(request: ServedRequest, until_ms: int, keys: Marks) -> str:
-    """The mark with which this server may answer this request until `until_ms` (milliseconds since the epoch). Raises
+def write_answer_token(request: ServedRequest, until_ms: int, keys: MacKeys) -> str:
+    """The token with which this server may answer this request until `until_ms` (milliseconds since the epoch). Raises
     SecretError."""
-    return f"{until_ms}.{keys.mark(_encoder.encode((request, until_ms)), _ANSWERS)}"
+    return f"{until_ms}.{keys.mac(_encoder.encode((request, until_ms)), _ANSWERS)}"
 
 
-def may_answer(mark: str, request: ServedRequest, now_ms: int, keys: Marks) -> bool:
-    """Whether the mark permits this server to answer this request now. Raises SecretError if the keys cannot be
+def may_answer(token: str, request: ServedRequest, now_ms: int, keys: MacKeys) -> bool:
+    """Whether the token permits this server to answer this request now. Raises SecretError if the keys cannot be
     read."""
-    until, _, made = mark.partition(".")
+    until, _, made = token.partition(".")
     if not (until.isascii() and until.isdecimal() and len(until) < 16 and now_ms <= int(until)):
         return False
-    return keys.is_marked(made, _encoder.encode((request, int(until))), _ANSWERS)
+    return keys.is_valid_mac(made, _encoder.encode((request, int(until))), _ANSWERS)
 
 
-def write_promise(promise: Promise, keys: Marks) -> str:
+def write_promise(promise: Promise, keys: MacKeys) -> str:
     """The promise as the end of an address. Raises SecretError."""
     packed = _encoder.encode(promise)
-    return f"{base64.urlsafe_b64encode(packed).decode().rstrip('=')}.{keys.mark(packed, _CONTEXT)}"
+    return f"{base64.urlsafe_b64encode(packed).decode().rstrip('=')}.{keys.mac(packed, _CONTEXT)}"
 
 
-def read_promise(text: str, keys: Marks) -> Promise:
+def read_promise(text: str, keys: MacKeys) -> Promise:
     """The promise at the end of an address. Raises ForeignAddress, or SecretError without the keys to check it."""
-    encoded, _, mark = text.partition(".")
+    encoded, _, mac = text.partition(".")
     try:
         packed = base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True)
-        if keys.is_marked(mark, packed, _CONTEXT):
+        if keys.is_valid_mac(mac, packed, _CONTEXT):
             return _decoder.decode(packed)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
         raise ForeignAddress("this is not the address of a push") from error

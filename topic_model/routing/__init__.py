@@ -16,7 +16,7 @@ table       the fold
 
 from __future__ import annotations
 
-from arborcast.topic_model.routing.history import Found, History, PackedPast, Recipients
+from arborcast.topic_model.routing.history import Found, History, PackedHistory, Recipients
 from arborcast.topic_model.routing.overlay import Checkpoint, Delta, Overlay
 from arborcast.topic_model.routing.steps import ViewStep, ViewSteps
 from arborcast.topic_model.routing.table import Route, RoutingTable, Statistics
@@ -27,7 +27,7 @@ __all__ = [
     "Found",
     "History",
     "Overlay",
-    "PackedPast",
+    "PackedHistory",
     "Recipients",
     "Route",
     "RoutingTable",

@@ -78,7 +78,7 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True):
     now: bytes
 
 
-class PackedPast(msgspec.Struct, frozen=True, array_like=True):
+class PackedHistory(msgspec.Struct, frozen=True, array_like=True):
     """A history packed for workers, which unpack only the required pieces."""
 
     pieces: tuple[_Piece, ...] = ()
@@ -158,7 +158,7 @@ class History:
         reaches = self._changes[first - 1].position + 1 if first else 0
         return RecentChanges(reaches, self._changes[first:], subscriptions)
 
-    def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedPast:
+    def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedHistory:
         """All changes, packed for the workers."""
         pieces = []
         for begin in range(0, len(self._changes), _PIECE):
@@ -166,7 +166,7 @@ class History:
             ids = {change.id for change in changes}
             now = [found for each in ids if (found := subscriptions.get(each)) is not None]
             pieces.append(_Piece(changes[-1].position, _encoder.encode(changes), _encoder.encode(now)))
-        return PackedPast(tuple(pieces))
+        return PackedHistory(tuple(pieces))
 
 
 def _position(change: Change) -> int:
@@ -198,7 +198,7 @@ class Recipients:
         self._former: _FormerStates | None = None
 
     @classmethod
-    def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
+    def packed(cls, view: Resolver, past: PackedHistory) -> Recipients:
         return cls(view, past.newest, past.recent)
 
     def of(self, notification: Notification) -> Found:

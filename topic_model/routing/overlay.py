@@ -162,7 +162,7 @@ class OverlayChanges(SelectorChanges):
 
 
 @dataclass(frozen=True)
-class Frozen:
+class SnapshotInput:
     """The input of a snapshot. Immutable, so another thread may read it."""
 
     base: str
@@ -190,7 +190,7 @@ class Checkpoint:
         self.overlay = overlay
         """Returns the table's changes since the checkpoint; the same object until another change."""
         self._recording = recording
-        self._frozen: Frozen | None = Frozen(
+        self._frozen: SnapshotInput | None = SnapshotInput(
             base,
             {selector: active for selector, entry in entries.items() if (active := active_of(entry))},
             links,
@@ -201,7 +201,7 @@ class Checkpoint:
             },
         )
 
-    def take(self) -> Frozen:
+    def take(self) -> SnapshotInput:
         """The frozen copy, once: it is as large as the table's index and not needed after the snapshot."""
         if self._frozen is None:
             raise ValueError(f"the frozen copy of checkpoint {self.base} was already taken: make a new checkpoint")

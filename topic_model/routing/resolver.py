@@ -37,7 +37,7 @@ class Resolver(ABC):
         self._spent = 0
         self._inherited: dict[str, tuple[LinkTarget, ...]] = {}
         self._joined: dict[tuple[str, ...], Answer] = {}
-        self._graveyard: list[dict[str, Answer]] = []
+        self._to_free: list[dict[str, Answer]] = []
 
     def match(self, path: TopicPath) -> Answer:
         """The active subscriptions that match this topic. The caller checks their termination (`Subscription.expired`).
@@ -71,8 +71,8 @@ class Resolver(ABC):
 
     def forget_all(self) -> None:
         """Drop all answers, after a change of an entry for several topics. Constant time."""
-        self._bury(self._older)
-        self._bury(self._answers)
+        self._free_later(self._older)
+        self._free_later(self._answers)
         self._older, self._answers = {}, {}
         self._inherited, self._joined = {}, {}
         self._spent = 0
@@ -99,13 +99,13 @@ class Resolver(ABC):
         """The indexes of patterns with steps."""
 
     def _resolve(self, path: TopicPath) -> Answer:
-        if self._graveyard:
-            self._dig()
+        if self._to_free:
+            self._free_some()
         answer = self._older.pop(path, None)
         if answer is None:
             answer = self._answer(path)
         if self._spent >= self._capacity:
-            self._bury(self._older)
+            self._free_later(self._older)
             self._older, self._answers = self._answers, {}
             self._inherited, self._joined = {}, {}
             self._spent = 0
@@ -184,17 +184,17 @@ class Resolver(ABC):
                 found.extend(target for target, reach in index.at(path) if reach in (Reach.SUBTREE, Reach.DESCENDANTS))
         return found
 
-    def _bury(self, answers: dict[str, Answer]) -> None:
+    def _free_later(self, answers: dict[str, Answer]) -> None:
         # Freeing a million entries at once would delay a change by 100 ms.
         if len(answers) > _SMALL:
-            self._graveyard.append(answers)
+            self._to_free.append(answers)
 
-    def _dig(self) -> None:
-        answers = self._graveyard[-1]
+    def _free_some(self) -> None:
+        answers = self._to_free[-1]
         for _ in range(min(_FREED_AT_A_TIME, len(answers))):
             answers.popitem()
         if not answers:
-            self._graveyard.pop()
+            self._to_free.pop()
 
 
 def _above(node: str) -> str:

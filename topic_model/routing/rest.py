@@ -102,7 +102,7 @@ class RestIndex:
         """The nodes of a tree with their selecting targets: one walk for all alternatives."""
         if not self:
             return
-        waiting: list[tuple[TopicPath, Step, _Way | None]] = [
+        waiting: list[tuple[TopicPath, Step, _ReachedPlaces | None]] = [
             (root, (root_anchor(root)[1:-1], last_step(root).rpartition("}")[2]), None) for root in tree.roots()
         ]
         while waiting:
@@ -125,13 +125,13 @@ class RestIndex:
         ):
             return dict.fromkeys(path, ())
         found: dict[str, Sequence[Arrival]] = {}
-        way: _Way | None = None
+        way: _ReachedPlaces | None = None
         for here, step in zip(path, split_path(node), strict=True):
             way = self._further(way, here, step)
             found[here] = _arrivals(way)
         return found
 
-    def _further(self, above: _Way | None, node: TopicPath, step: Step) -> _Way:
+    def _further(self, above: _ReachedPlaces | None, node: TopicPath, step: Step) -> _ReachedPlaces:
         """The way from a node's parent to the node; None above a root topic."""
         arrived: list[_Place] = []
         roaming: dict[_Place, None] = {}
@@ -145,10 +145,10 @@ class RestIndex:
                 if (place := self._anchors.get(virtual)) is not None:
                     arrived += _reached((place,), (place,), step, virtual[1:-1])
                     roaming[place] = None
-        return _Way(arrived, roaming, self._anchors.get(node), step[0])
+        return _ReachedPlaces(arrived, roaming, self._anchors.get(node), step[0])
 
 
-class _Way(NamedTuple):
+class _ReachedPlaces(NamedTuple):
     """The reached places at a node: `arrived` there, and `roaming`, which began further up and continue at any depth.
     `begins` at the node continue below it."""
 
@@ -163,7 +163,7 @@ class _Way(NamedTuple):
         return self.arrived if self.begins is None else [*self.arrived, self.begins]
 
 
-def _arrivals(way: _Way) -> Sequence[Arrival]:
+def _arrivals(way: _ReachedPlaces) -> Sequence[Arrival]:
     return [(target, reach) for place in way.arrived for (_, reach), target in place.ends.items()]
 
 

@@ -27,7 +27,7 @@ from arborcast.topic_model.records.control import (
 from arborcast.topic_model.records.notifications import UNSTAMPED
 from arborcast.topic_model.routing.expiry import Expiry
 from arborcast.topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
-from arborcast.topic_model.routing.history import Change, History, PackedPast, Recipients
+from arborcast.topic_model.routing.history import Change, History, PackedHistory, Recipients
 from arborcast.topic_model.routing.last_changes import LastChanges
 from arborcast.topic_model.routing.links import Links
 from arborcast.topic_model.routing.members import Answer
@@ -141,7 +141,7 @@ class RoutingTable(Resolver):
         history = self.history
         return Recipients(self, history.newest, lambda at: history.recent(at, self._subscriptions))
 
-    def packed_past(self) -> PackedPast:
+    def packed_history(self) -> PackedHistory:
         """The recent changes, to be sent beside a snapshot and its overlay."""
         return self.history.packed(self._subscriptions)
 
@@ -172,7 +172,7 @@ class RoutingTable(Resolver):
         """Ids of the expired subscriptions, the earliest, up to this number; they stay until their end is applied."""
         return self._expiry.due(now_ms, limit)
 
-    def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
+    def routes_to(self, path: TopicPath, limit: int | None = None) -> list[Route]:
         """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""
         routes = (
             Route(path, selector, member)
@@ -371,7 +371,7 @@ class RoutingTable(Resolver):
         self._topic_changed(path, bool(before))
 
     def _topic_changed(self, path: TopicPath, routing: bool) -> None:
-        for trigger in self.triggers.into(path, below=routing):
+        for trigger in self.triggers.publishing_to(path, below=routing):
             self._put(trigger)
         # Only XPath needs the topic set: answers of path patterns do not depend on existing topics.
         if self._links.topic_changed(path, self._selection_changed):

@@ -22,7 +22,7 @@ from arborcast.core.files import write_atomically
 from arborcast.core.recent import Recent
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.routing.members import Answer, answer_of
-from arborcast.topic_model.routing.overlay import Checkpoint, Frozen
+from arborcast.topic_model.routing.overlay import Checkpoint, SnapshotInput
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import compile_selector
 from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
@@ -145,7 +145,7 @@ class Snapshot:
         return shape
 
 
-def _build(frozen: Frozen) -> bytes:
+def _build(frozen: SnapshotInput) -> bytes:
     packer = Packer()
     members = build_flat((selector, packer.pack(active)) for selector, active in frozen.active.items())
     links = build_flat(

@@ -77,7 +77,7 @@ class KnownPrefixes:
         new = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
         return prefixes if new and len(self._known) < _MAX_PREFIXES else ""
 
-    def learn(self, path: TopicPath, prefixes: str) -> None:
+    def add(self, path: TopicPath, prefixes: str) -> None:
         """Store the prefixes of namespaces without one."""
         for namespace, prefix in _named(by_namespace(path, prefixes)).items():
             if namespace not in self._known and len(self._known) < _MAX_PREFIXES:

@@ -126,7 +126,7 @@ class TopicTree:
         """Add the topic, or replace its properties. The path is canonical."""
         path = record.path
         if record.prefixes:
-            self.prefixes.learn(path, record.prefixes)
+            self.prefixes.add(path, record.prefixes)
             record = record.facts
         if path in self._records:
             self._forget_code(path)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from arborcast.console.console import Console, Screen
 from arborcast.console.live import PageParts
-from arborcast.console.screens.engine.feed import RANGES, EngineFeed, Shown, feeds_of
+from arborcast.console.screens.engine.feed import RANGES, EngineFeed, PageContents, feeds_of
 
 # Names of charts by subject.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ class EngineQuery(NamedTuple):
             raise ValueError("the end is not behind the beginning")
         return begin, end
 
-    async def shown(self, feed: EngineFeed) -> Shown:
+    async def shown(self, feed: EngineFeed) -> PageContents:
         between = self.window()
         return await feed.shown(self.span) if between is None else await feed.window(*between)
 

@@ -19,8 +19,8 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.attention import is_stale
 from arborcast.engine.monitoring.charts import POINTS, draw_all
-from arborcast.engine.monitoring.history import RECENT_S, read_thinned
-from arborcast.engine.monitoring.samples import MetricsSample, thinned, with_peaks
+from arborcast.engine.monitoring.history import RECENT_S, read_downsampled
+from arborcast.engine.monitoring.samples import MetricsSample, downsampled, with_peaks
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.monitoring.summary import ProcessSummary, Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
@@ -49,7 +49,7 @@ Past = Callable[[float, float], Sequence[MetricsSample]]
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageContents:
     """The contents of a page for one range."""
 
     problem: str = ""
@@ -83,7 +83,7 @@ class EngineFeed:
         self._kept: dict[str, tuple[float, list[MetricsSample]]] = {}
         self._drawn: dict[str, tuple[int, Mapping[str, Markup]]] = {}
 
-    async def shown(self, span: str) -> Shown:
+    async def shown(self, span: str) -> PageContents:
         """The state of the engine and its history in this range. Never raises: failures are shown."""
         async with self._lock:
             now = await self._look()
@@ -101,7 +101,7 @@ class EngineFeed:
             drawn = await asyncio.to_thread(self._figures, span, samples, (begin, now))
             return _shown(self._seen, problem, drawn, now)
 
-    async def window(self, begin: float, end: float) -> Shown:
+    async def window(self, begin: float, end: float) -> PageContents:
         """The state of the engine, and its history between two times. Never raises."""
         async with self._lock:
             now = await self._look()
@@ -158,10 +158,10 @@ def _drawn(points: Sequence[MetricsSample], between: tuple[float, float]) -> Map
     return {name: Markup(figure) for name, figure in drawn}  # noqa: S704  # `line_plot` escapes all texts
 
 
-def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: float) -> Shown:
+def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: float) -> PageContents:
     known = seen.failing is not None and not seen.problem
     if not seen.samples:
-        return Shown(problem=problem, figures=drawn, known=known)
+        return PageContents(problem=problem, figures=drawn, known=known)
     current = Summary.current(seen.samples)
     last = current.last
     tiles = [
@@ -175,7 +175,7 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
         ("Suspended", figures.count(last.suspended)),
         ("Mode", {"realtime": "real time", "batch": "batches"}.get(last.mode, "-")),
     ]
-    return Shown(
+    return PageContents(
         problem=problem,
         at=datetime.fromtimestamp(last.at).astimezone().strftime("%H:%M:%S"),
         age=figures.seconds(max(0.0, now - last.at)) if seen.problem or is_stale(seen, now) else "",
@@ -202,7 +202,7 @@ def feeds_of(settings: Settings) -> list[EngineFeed]:
     own = EngineFeed(
         "This engine",
         EngineWatch(find=lambda: metrics_address(home)),
-        lambda since, until: read_thinned(Home(home).metrics, since, until, POINTS),
+        lambda since, until: read_downsampled(Home(home).metrics, since, until, POINTS),
         longest_s,
     )
     others = [
@@ -219,7 +219,7 @@ def _remote_past(urls: Sequence[str]) -> Past:
         if len(bases) > 1:
             return []  # gateways and jobs keep none
         try:
-            return thinned(
+            return downsampled(
                 decoded(get(f"{bases[0]}/history.json?since={since:.3f}&points={POINTS}", _PATIENCE_S)), POINTS
             )
         except FileNotFoundError:

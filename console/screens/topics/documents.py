@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from arborcast.admin.topic_documents import Format, format_of, read_document, write_document
 from arborcast.console.console import Console, go, text_of
-from arborcast.console.guard import visitor_of
-from arborcast.console.screens.topics.draft import BringEdit, Subtree
-from arborcast.console.screens.topics.looking import Looking
+from arborcast.console.guard import principal_of
+from arborcast.console.screens.topics.draft import ImportEdit, Subtree
+from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import ArborcastError
 
 _TYPES: Final[dict[Format, tuple[str, str]]] = {
@@ -33,15 +33,15 @@ _NAMED = 5
 
 
 class Documents:
-    def __init__(self, console: Console, looking: Looking) -> None:
+    def __init__(self, console: Console, pages: TreePages) -> None:
         self._console = console
-        self._looking = looking
+        self._pages = pages
         self._base_dn = console.settings.directory.base_dn
 
     def routes(self) -> list[Route]:
         return [
             self._console.get("/topics/export", self.export),
-            self._console.post("/topics/import", self.bring_in),
+            self._console.post("/topics/import", self.import_document),
         ]
 
     async def export(self, request: Request) -> Response:
@@ -54,9 +54,9 @@ class Documents:
         name, kind = _TYPES[form]
         return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
 
-    async def bring_in(self, request: Request, form: FormData) -> Response:
+    async def import_document(self, request: Request, form: FormData) -> Response:
         """Collect the topics of a document, for review before they are saved."""
-        visitor = visitor_of(request.scope)
+        principal = principal_of(request.scope)
         file = form.get("file")
         if not isinstance(file, UploadFile) or not file.filename:
             return self._refused(request, "choose a file first: LDIF, TopicSet, TopicNamespace or JSON")
@@ -71,13 +71,13 @@ class Documents:
         if not topics:
             return self._refused(request, f"there is no topic in {name}")
         replace = bool(text_of(form, "replace"))
-        replaced = Subtree.of(self._console.control.table.topics, BringEdit.path) if replace else None
-        self._looking.draft(visitor).gather(BringEdit(name, topics, replace, replaced))
-        await self._looking.keep_draft(visitor)
+        replaced = Subtree.of(self._console.control.table.topics, ImportEdit.path) if replace else None
+        self._pages.draft(principal).gather(ImportEdit(name, topics, replace, replaced))
+        await self._pages.keep_draft(principal)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
             self._console.note(request, f"Skipped: {'; '.join(skipped[:_NAMED])}{more}")
         return go("/topics/review")
 
     def _refused(self, request: Request, why: str) -> Response:
-        return self._looking.show(request, "", status=422, errors={"file": why})
+        return self._pages.show(request, "", status=422, errors={"file": why})

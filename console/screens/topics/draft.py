@@ -59,8 +59,8 @@ class RemoveEdit(msgspec.Struct, frozen=True, tag="remove"):
     base: Subtree
 
 
-class BringEdit(msgspec.Struct, frozen=True, tag="bring"):
-    """Bring the topics of a document in; with `replace` the others go, and the base is all trees."""
+class ImportEdit(msgspec.Struct, frozen=True, tag="bring"):
+    """Import the topics of a document; with `replace` the others go, and the base is all trees."""
 
     path: ClassVar[TopicPath] = TopicPath("")
 
@@ -70,7 +70,7 @@ class BringEdit(msgspec.Struct, frozen=True, tag="bring"):
     base: Subtree | None = None
 
 
-Edit = PutEdit | MoveEdit | RemoveEdit | BringEdit
+Edit = PutEdit | MoveEdit | RemoveEdit | ImportEdit
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ class Draft:
                     return
         if len(self.edits) >= _MOST_EDITS:
             raise TopicError(f"{_MOST_EDITS} changes are staged already: save them first")
-        if self.imported and isinstance(edit, BringEdit) and self.imported + len(edit.topics) > MOST_IMPORTED:
+        if self.imported and isinstance(edit, ImportEdit) and self.imported + len(edit.topics) > MOST_IMPORTED:
             raise TopicError(f"{self.imported:,} topics of imports are staged already: save them first")
         self.edits.append(edit)
 
     @property
     def imported(self) -> int:
         """The number of topics in its imports."""
-        return sum(len(each.topics) for each in self.edits if isinstance(each, BringEdit))
+        return sum(len(each.topics) for each in self.edits if isinstance(each, ImportEdit))
 
     def drop(self, number: int) -> None:
         """Without this one. One that is not there was dropped already."""
@@ -197,12 +197,12 @@ LARGE = 5_000
 
 
 def _is_large(edit: Edit) -> bool:
-    return isinstance(edit, BringEdit) or (not isinstance(edit, PutEdit) and edit.base.topics > LARGE)
+    return isinstance(edit, ImportEdit) or (not isinstance(edit, PutEdit) and edit.base.topics > LARGE)
 
 
 def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> EditOutcome:
     try:
-        if isinstance(edit, BringEdit):
+        if isinstance(edit, ImportEdit):
             # It changes the tree as it proceeds.
             touched = {record.path for record in edit.topics} | (set(tree.paths()) if edit.replace else set())
             undo += [(path, tree.get(path)) for path in touched]

@@ -13,20 +13,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, FormHandler, go, operator, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import (
-    BringEdit,
     Draft,
     Edit,
     EditOutcome,
+    ImportEdit,
     MoveEdit,
     PutEdit,
     RemoveEdit,
     Subtree,
     as_if,
 )
-from arborcast.console.screens.topics.looking import Looking
+from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parent_of, parse_path
@@ -36,9 +36,9 @@ _NAMED = 50
 
 
 class Editing:
-    def __init__(self, console: Console, looking: Looking) -> None:
+    def __init__(self, console: Console, pages: TreePages) -> None:
         self._console = console
-        self._looking = looking
+        self._pages = pages
         # Of two concurrent saves, the second sees the changes of the first.
         self._saving = asyncio.Lock()
 
@@ -54,7 +54,7 @@ class Editing:
             try:
                 return await handler(request, form)
             finally:
-                await self._looking.keep_draft(visitor_of(request.scope))
+                await self._pages.keep_draft(principal_of(request.scope))
 
         return keeping
 
@@ -150,13 +150,13 @@ class Editing:
             "changed": sum(each.changed for each in outcomes),
             "removed": sum(each.removed for each in outcomes),
         }
-        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
+        summary = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
         where = "" if self._console.settings.directory.kind == "none" else " Syncing to the directory."
         last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
-        return self._console.go_on(request, _url(last) if last else "/topics", f"Saved: {said}.{where}")
+        return self._console.redirect(request, _url(last) if last else "/topics", f"Saved: {summary}.{where}")
 
     def _draft(self, request: Request) -> Draft:
-        return self._looking.draft(visitor_of(request.scope))
+        return self._pages.draft(principal_of(request.scope))
 
     def _gather(self, request: Request, edit: Edit) -> str:
         """Stage an edit; returns the reason if the tree does not permit it with the others."""
@@ -187,10 +187,10 @@ class Editing:
     def _again(
         self, request: Request, at: str, adding: bool, values: dict[str, str], errors: dict[str, str]
     ) -> Response:
-        return self._looking.show(request, at, "add" if adding else "", status=422, values=values, errors=errors)
+        return self._pages.show(request, at, "add" if adding else "", status=422, values=values, errors=errors)
 
     def _refused(self, request: Request, at: str, do: str, why: str, values: dict[str, str]) -> Response:
-        return self._looking.show(request, at, do, status=422, values=values, errors={"do": why})
+        return self._pages.show(request, at, do, status=422, values=values, errors={"do": why})
 
     def _preview(
         self, request: Request, outcomes: Sequence[EditOutcome], *, status: int = 200, away: str = ""
@@ -221,7 +221,7 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
                 "rows": _both(conflict.before, conflict.now, edit.record),
             }
         return values
-    if isinstance(edit, BringEdit):
+    if isinstance(edit, ImportEdit):
         values |= {"kind": "replace" if edit.replace else "import", "path": edit.name}
         values |= {"added": outcome.added, "changed": outcome.changed, "removed": outcome.removed}
     elif isinstance(edit, MoveEdit):

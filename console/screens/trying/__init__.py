@@ -22,7 +22,7 @@ from arborcast.admin.connection import gateway_url
 from arborcast.admin.messages import Busiest, busiest
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.live import PageParts
 from arborcast.core.errors import ArborcastError
 from arborcast.core.recent import BoundedDict
@@ -60,7 +60,7 @@ def _routes(console: Console) -> list[Route]:
     console.forgets.append(lambda session: credentials.pop(session, None))
 
     def signed_in(request: Request) -> Credentials | None:
-        return credentials.get(visitor_of(request.scope).session)
+        return credentials.get(principal_of(request.scope).session)
 
     def gateway() -> str:
         """The address of the gateway. Raises ArborcastError."""
@@ -70,7 +70,7 @@ def _routes(console: Console) -> list[Route]:
         """Raises ArborcastError."""
         return parse_friendly(with_codes(text, {}, console.control.table.topics.paths_with_code))
 
-    async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
+    async def page(request: Request, answer: PublishAnswer | None = None, **entered: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""
         if wanted:
             try:
@@ -79,12 +79,12 @@ def _routes(console: Console) -> list[Route]:
                 problem = str(error)
         user = signed_in(request)
         values = {
-            "topic": said.get("topic", request.query_params.get("topic", "")),
-            "payload": said.get("payload", _EXAMPLE),
+            "topic": entered.get("topic", request.query_params.get("topic", "")),
+            "payload": entered.get("payload", _EXAMPLE),
             "watch": wanted,
             "watch_problem": problem,
             "answer": answer,
-            "asks_who": bool(console.settings.access.chosen()),
+            "asks_user": bool(console.settings.access.chosen()),
             "user": user.user if user else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
@@ -117,10 +117,10 @@ def _routes(console: Console) -> list[Route]:
             return console.fragment(request, "trying/answer.html", answer=answer)
         return await page(request, answer, topic=topic, payload=payload)
 
-    async def say_who(request: Request, form: FormData) -> Response:
+    async def set_credentials(request: Request, form: FormData) -> Response:
         from arborcast.client import Credentials
 
-        session, name = visitor_of(request.scope).session, text_of(form, "name")
+        session, name = principal_of(request.scope).session, text_of(form, "name")
         credentials.pop(session, None)
         if name:
             credentials[session] = Credentials(user=name, password=text_of(form, "password"))
@@ -138,7 +138,7 @@ def _routes(console: Console) -> list[Route]:
     return [
         console.get("/try", page),
         console.post("/try", publish, edits=False),
-        console.post("/try/who", say_who, edits=False),
+        console.post("/try/credentials", set_credentials, edits=False),
         console.get("/try/live", live),
     ]
 

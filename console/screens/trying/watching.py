@@ -43,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class Arrived:
+class WatchedMessage:
     """One message for display. `at` is the time of its acceptance, as its id has it, else of its arrival."""
 
     at: str
@@ -59,7 +59,7 @@ async def arrivals(
     global _watching
     puller = Puller(url, credentials)
     subscription: RemoteSubscription | None = None
-    newest: deque[Arrived] = deque(maxlen=_SHOWN)
+    newest: deque[WatchedMessage] = deque(maxlen=_SHOWN)
     count, problem, shown = 0, "", ""
     _watching += 1
     try:
@@ -120,12 +120,12 @@ def _end(puller: Puller, subscription: RemoteSubscription) -> None:
         return  # it ends by itself
 
 
-def _arrived(message: ReceivedMessage) -> Arrived:
+def _arrived(message: ReceivedMessage) -> WatchedMessage:
     payload = message.payload.decode(errors="replace")
     more = len(payload) > _SHOWN_CHARACTERS
     # Messages that are pulled together have times of their own.
     at_ms = made_at(message.notification_id) or time_ms()
-    return Arrived(
+    return WatchedMessage(
         datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3],
         str(message.topic or ""),
         payload[:_SHOWN_CHARACTERS] + "…" * more,

@@ -1,7 +1,7 @@
 """What every transport promises.
 
-- Before each new connection the policy judges the resolved address. A refused one is not connected to; the failure is
-  "address" with the rule in `detail`. Through a proxy the address is unknown: only the URL's text is judged, and the
+- Before each new connection the policy checks the resolved address. A refused one is not connected to; the failure is
+  "address" with the rule in `detail`. Through a proxy the address is unknown: only the URL's text is checked, and the
   proxy is responsible for the rest.
 - An IRI is converted to a URI.
 - Only http, https and, for datagrams to other engines, udp (`datagrams`); any other scheme, and a URL that cannot be
@@ -49,7 +49,7 @@ _REMEMBERED = 4 * 1024 * 1024
 _ORDINARY = re.compile(r"(https?://[A-Za-z0-9.:\[\]-]+)(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.ASCII)
 
 
-class UrlJudge:
+class UrlPolicyCache:
     """A cache of the policy's decisions on URLs, of one transport: usually one for an origin, whatever the path."""
 
     def __init__(self, policy: AddressPolicy) -> None:
@@ -59,11 +59,11 @@ class UrlJudge:
     def refusal(self, url: str) -> Refusal | None:
         """The reason to refuse this URL; None if its text is permitted."""
         ordinary = _ORDINARY.fullmatch(url)
-        judged = url if ordinary is None else ordinary[1]
-        known = self._known.get(judged)
+        checked = url if ordinary is None else ordinary[1]
+        known = self._known.get(checked)
         if known is None:
-            known = (self._policy.check_url(judged),)
-            self._known.put(judged, known, len(judged))
+            known = (self._policy.check_url(checked),)
+            self._known.put(checked, known, len(checked))
         return known[0]
 
 

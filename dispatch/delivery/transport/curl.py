@@ -36,7 +36,7 @@ from arborcast.dispatch.delivery.transport.contract import (
     Failure,
     PushRequest,
     PushResult,
-    UrlJudge,
+    UrlPolicyCache,
     announces_later,
     retry_after_s,
 )
@@ -89,7 +89,7 @@ class CurlTransport:
     def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
         self._policy = policy
-        self._urls = UrlJudge(policy)
+        self._urls = UrlPolicyCache(policy)
         self._sockets = _Sockets(settings.total_timeout_s)
         self._multi = _Multi(self._sockets, max(settings.max_idle_connections, 1))
         self._lookups: Lookups[_Handle] = Lookups(settings.connect_timeout_s, self._sockets.wake)

@@ -42,7 +42,7 @@ from arborcast.dispatch.delivery.transport.contract import (
     Failure,
     PushRequest,
     PushResult,
-    UrlJudge,
+    UrlPolicyCache,
     announces_later,
     retry_after_s,
 )
@@ -250,7 +250,7 @@ class FuturesTransport:
 
     def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
-        self._urls = UrlJudge(policy)
+        self._urls = UrlPolicyCache(policy)
         self._lean = _LeanSession(settings, policy)
         self._session = FuturesSession(max_workers=_MAX_THREADS, session=self._lean)
         self._finished: queue.SimpleQueue[tuple[_Push, PushResult] | None] = queue.SimpleQueue()

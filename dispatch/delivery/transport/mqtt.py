@@ -3,7 +3,7 @@
 A push to `mqtt://host:port/TOPIC`, or `TOPIC?retain`, is a PUBLISH with QoS 1, and its PUBACK the result: status 200,
 or the HTTP status with the meaning of its reason code (`_STATUSES`), with the code and its name as the answer. The
 headers become user properties. Each process has one connection, opened by the first push, to the broker of the
-settings only; the outbound policy judges its address. After a lost connection or a late PUBACK a new one is opened, so
+settings only; the outbound policy checks its address. After a lost connection or a late PUBACK a new one is opened, so
 no message is sent after its push has failed.
 
 A thread reads and writes the connection. It queues events for the thread that calls `drive`.

@@ -96,7 +96,7 @@ class DeepAudit:
         problems: list[Problem] = []
         count = examined = 0
         with LogScan(self.kafka, "control") as control:
-            past, spacing = _Past(control, since_ms), _Spacing(since_ms)
+            past, spacing = _PastRouting(control, since_ms), _Spacing(since_ms)
             for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
                 past.advance(as_of)
                 recipients = past.table.recipients()
@@ -186,7 +186,7 @@ class _Run(NamedTuple):
     at: int
 
 
-class _Past:
+class _PastRouting:
     """The routing table of the past, moving forward, with the changes since the first acceptance."""
 
     def __init__(self, control: LogScan, since_ms: int) -> None:

@@ -13,19 +13,19 @@ from typing import cast
 import msgspec
 
 from arborcast.dispatch.matching.filters import Conditions, Subject
-from arborcast.dispatch.operations.trace.story import (
-    DeliveryStory,
+from arborcast.dispatch.operations.trace.evidence import (
+    DeliveryExplanation,
     Evidence,
+    Explanation,
     Outcome,
+    PointInTime,
     Row,
     Step,
-    Story,
     SubscriptionState,
-    When,
     utc,
 )
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, type_of
-from arborcast.topic_model.records.peers import goes_over, is_datagram
+from arborcast.topic_model.records.peers import is_datagram, is_forwarded
 from arborcast.topic_model.routing.history import standing
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath, parent_of
@@ -41,7 +41,7 @@ def expression_of(subscription: Subscription) -> str:
 
 
 def without_attempts(
-    evidence: Evidence, subscription: Subscription, notification: Notification, when: When
+    evidence: Evidence, subscription: Subscription, notification: Notification, when: PointInTime
 ) -> tuple[Outcome, str]:
     """The reason why a subscription with a matching topic has no attempt."""
     state_then = standing(subscription, False, when.ms)
@@ -77,7 +77,7 @@ def _within_interval(subscription: Subscription, instead: str | None) -> str:
     return f"omitted: its minimum interval for {of} is {policy.interval_ms / 1000:g} s, and {other}"
 
 
-def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
+def no_match(evidence: Evidence, name: str, when: PointInTime) -> tuple[Outcome, str]:
     """The reason why a subscription was no candidate."""
     states = evidence.control.states.get(name)
     if not states:
@@ -101,7 +101,7 @@ def moment(milliseconds: int) -> str:
 
 def _refused_by(subscription: Subscription, notification: Notification) -> str:
     """The first unfulfilled filter, as text; empty without one."""
-    if subscription.peer is not None and not goes_over(notification, subscription.peer):
+    if subscription.peer is not None and not is_forwarded(notification, subscription.peer):
         if notification.queue:
             return "a request goes to one of the queue's servers, and to no other engine"
         if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):
@@ -139,7 +139,7 @@ def _same_name(normal: str, topic: str) -> bool:
     return path == plain or (subtree != plain and (path == subtree or path.startswith(f"{subtree}/")))
 
 
-def _of_old(row: Row, when: When) -> str:
+def _of_old(row: Row, when: PointInTime) -> str:
     """The reason for a subscription that only the tables have."""
     created, ended = cast(datetime, row["created_at"]), cast("datetime | None", row["ended_at"])
     if created.timestamp() * 1000 > when.ms:
@@ -153,15 +153,15 @@ def _ended(state: SubscriptionState) -> str:
     return f"{moment(state.since_ms)} ({state.reason})"
 
 
-# Characters of the payload in a story.
+# Characters of the payload in an explanation.
 _PAYLOAD_CHARACTERS = 2_000
 
 
-def explain(evidence: Evidence, subscription: str | None = None) -> Story:
-    """The story of a notification: with all its subscriptions, or with the requested one."""
+def explain(evidence: Evidence, subscription: str | None = None) -> Explanation:
+    """The explanation of a notification: with all its subscriptions, or with the requested one."""
     notification = evidence.notification
     if notification is None and not evidence.attempts:
-        return Story(evidence.id, found=False, notes=evidence.notes)
+        return Explanation(evidence.id, found=False, notes=evidence.notes)
     when = _decided_at(evidence)
     by_subscription = {
         name: list(rows)
@@ -171,10 +171,10 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     routes: dict[str, str] = {}
     if notification is not None:
         table = evidence.control.table(when)
-        routes = {route.subscription_id: route.expression for route in table.who(notification.topic)}
+        routes = {route.subscription_id: route.expression for route in table.routes_to(notification.topic)}
     names = {*by_subscription, *routes, *evidence.waiting} if subscription is None else {subscription}
     deliveries = [_delivery(evidence, str(name), by_subscription.get(name, []), routes, when) for name in sorted(names)]
-    return Story(
+    return Explanation(
         evidence.id,
         found=True,
         topic=topic,
@@ -188,7 +188,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
     )
 
 
-def _decided_at(evidence: Evidence) -> When:
+def _decided_at(evidence: Evidence) -> PointInTime:
     """The moment that determines its subscriptions: its acceptance, by its stamp.
 
     Without a stamp, its match: as recorded by the batch; else just before the first attempt; else when it was logged,
@@ -196,15 +196,15 @@ def _decided_at(evidence: Evidence) -> When:
     """
     notification = evidence.notification
     if notification is not None and notification.control != UNSTAMPED:
-        return When(notification.accepted_ms, notification.control, accepted=True)
+        return PointInTime(notification.accepted_ms, notification.control, accepted=True)
     if evidence.attempts:
         ms = min(round(_time(row, "started_at").timestamp() * 1000) for row in evidence.attempts)
     else:
         accepted = evidence.notification.accepted_ms if evidence.notification else 0
         ms = max(evidence.logged_ms, accepted)
     if evidence.evaluated is None:
-        return When(ms)
-    return When(evidence.evaluated.at_ms, evidence.evaluated.control)
+        return PointInTime(ms)
+    return PointInTime(evidence.evaluated.at_ms, evidence.evaluated.control)
 
 
 def _steps(evidence: Evidence) -> list[Step]:
@@ -251,8 +251,8 @@ def _in_order(steps: Sequence[Step], attempts: Sequence[Row]) -> list[Step]:
 
 
 def _delivery(
-    evidence: Evidence, name: str, rows: Sequence[Row], routes: Mapping[str, str], when: When
-) -> DeliveryStory:
+    evidence: Evidence, name: str, rows: Sequence[Row], routes: Mapping[str, str], when: PointInTime
+) -> DeliveryExplanation:
     state = evidence.control.at(name, when)
     known = (state.subscription if state else None) or evidence.control.last(name)
     row = evidence.forgotten.get(name, {})
@@ -270,7 +270,7 @@ def _delivery(
     else:
         outcome, why = no_match(evidence, name, when)
     expression = expression_of(known) if known else routes.get(name) or str(row.get("expression", ""))
-    return DeliveryStory(name, endpoint, expression, outcome, why, steps)
+    return DeliveryExplanation(name, endpoint, expression, outcome, why, steps)
 
 
 # Records of an unsettled delivery beside its pushes.

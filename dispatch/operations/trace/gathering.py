@@ -23,7 +23,7 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, erased_by
-from arborcast.dispatch.operations.trace.story import (
+from arborcast.dispatch.operations.trace.evidence import (
     ControlHistory,
     Evidence,
     MatchedBy,

@@ -9,7 +9,7 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError
 from arborcast.ingest.elements.filters import read_old_delivery
-from arborcast.ingest.operations.legacy.text import mended, parse, raw_content
+from arborcast.ingest.operations.legacy.text import parse, raw_content, repaired_xml
 from arborcast.topic_model import expressions, legacy_content
 from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from arborcast.topic_model.records.packages import MAX_IDENTIFICATION, Fragment, read_fragment, write_package
@@ -209,7 +209,7 @@ def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> t
     declared = answers.declarations(scope)
     text = f"<wsnt:NotificationMessage{declared}><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
     memory_to_read(text.encode(), most_elements)
-    root, document = mended(text)
+    root, document = repaired_xml(text)
     source = Source(document, root, _PAYLOAD_DEPTH - 1)
     return _payload(root[0], source.node(root).children[0], source)
 

@@ -46,10 +46,10 @@ def parse(text: str) -> Xml:
     text = decoded_once(text).removeprefix("\ufeff").lstrip()
     if (declaration := _DECLARATION.match(text)) is not None:
         text = text[declaration.end() :]
-    return mended(text)
+    return repaired_xml(text)
 
 
-def mended(text: str) -> Xml:
+def repaired_xml(text: str) -> Xml:
     """The same of a text that is decoded. XML beyond the limits of a tag is refused, and not taken as text."""
     try:
         xml = _parsed(with_escaped_ampersands(text))

@@ -130,7 +130,7 @@ def test_a_person_is_erased_everywhere_and_the_audit_balances(
         assert (row["requested_by"], row["waiting"], row["erasure"]) == ("ann@here", 1, erased.scope.id)
         assert "4711" not in str(row)
         ((recorded,), _) = operations.listed(kafka, OperationFilter(), 10)
-        assert (recorded.who, recorded.what, recorded.result) == ("ann@here", "erase", "requested")
+        assert (recorded.actor, recorded.action, recorded.result) == ("ann@here", "erase", "requested")
         assert (recorded.subject, row["subject_sha256"] in recorded.after) == (erased.scope.id, True)
         assert "4711" not in str(recorded)
         report = audit.audit(kafka, 0, deep=True)

@@ -13,7 +13,7 @@ import requests
 from pyspark.sql import SparkSession
 
 from arborcast.client import Client
-from arborcast.client.later import Later
+from arborcast.client.later import DeferredResult
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit import audit
@@ -49,7 +49,7 @@ class Patient:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.taken: dict[str, Later] = {}
+        self.taken: dict[str, DeferredResult] = {}
         self.seen: list[tuple[str, int]] = []
 
     def received(self, message: ReceivedMessage) -> None:
@@ -58,7 +58,7 @@ class Patient:
             if message.attempt == 1 and message.notification_id not in self.taken:
                 self.taken[message.notification_id] = message.later()
 
-    def of(self, notification: str) -> Later:
+    def of(self, notification: str) -> DeferredResult:
         wait_until(lambda: notification in self.taken, f"{notification} was pushed")
         return self.taken[notification]
 
@@ -89,8 +89,8 @@ def story_of(job: RunningJob, notification: str, outcome: str) -> str:
     gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home)
 
     def found() -> str:
-        stories = explain(gatherer.gather(notification)).deliveries
-        return str(stories[0]) if [each.outcome for each in stories] == [outcome] else ""
+        explanations = explain(gatherer.gather(notification)).deliveries
+        return str(explanations[0]) if [each.outcome for each in explanations] == [outcome] else ""
 
     return wait_until(found, f"{notification} is {outcome}")
 
@@ -107,8 +107,8 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         patient.taken[failed].failed("no paper")
         patient.taken[refused].refused("no such tray")
 
-        assert "its receiver reported this after" in (story := story_of(job, done, "delivered"))
-        assert "printed" in story
+        assert "its receiver reported this after" in (explanation := story_of(job, done, "delivered"))
+        assert "printed" in explanation
         assert "that it failed: no paper" in story_of(job, failed, "delivered")
         assert "refuses it: no such tray" in story_of(job, refused, "dead")
         assert [patient.attempts(each) for each in (done, failed, refused)] == [[1], [1, 2], [1]]

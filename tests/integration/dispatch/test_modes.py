@@ -21,7 +21,7 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.realtime.mode_policy import Mode
-from arborcast.dispatch.realtime.workers import WorkersHere
+from arborcast.dispatch.realtime.workers import LocalWorkers
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.topic_model.records import notifications
@@ -153,7 +153,7 @@ def test_an_added_partition_is_read(
 
 def worker_processes(job: RunningJob) -> set[int]:
     workers = job.modes._realtime.listener._workers
-    assert isinstance(workers, WorkersHere)
+    assert isinstance(workers, LocalWorkers)
     return {pid for pid, _ in list(workers._tasks.values()) if started_at(pid)}
 
 
@@ -252,5 +252,5 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     left_out = next(name for name in names if name not in passing)
     instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
     gatherer = Gatherer(settings.kafka, settings.tables, settings.home)
-    (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
-    assert story.why.endswith(f"and {instead} was delivered instead")
+    (explanation,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
+    assert explanation.why.endswith(f"and {instead} was delivered instead")

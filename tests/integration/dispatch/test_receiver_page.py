@@ -38,5 +38,5 @@ def test_a_printed_link_opens_the_page_with_its_test_notification(
     sent = receiver_page.send_test(kafka_settings, mine)
     assert [(each.id, each.only) for each in notifications_in(kafka_settings)] == [(sent, "mine")]
     recorded = operations.listed(kafka_settings, OperationFilter(), 10)[0][0]
-    assert (recorded.who, recorded.what) == ("receiver of mine", "subscriptions test")
+    assert (recorded.actor, recorded.action) == ("receiver of mine", "subscriptions test")
     assert (recorded.subject, recorded.result) == ("mine", f"notification {sent}")

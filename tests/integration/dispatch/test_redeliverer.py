@@ -18,7 +18,7 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, with_parked_overhead
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -40,7 +40,7 @@ from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import NOTIFICATION_ID, Receiver
-from tests.support.sealed import VAULT
+from tests.support.sealed import SECRET_OPENER
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -92,7 +92,7 @@ def running(
     retry: RetrySettings = QUICK,
 ) -> Iterator[Redeliverer]:
     push = PushSettings(callback_s=60.0)
-    redeliverer = Redeliverer(kafka, push, retry, THIS_MACHINE, known, file, VAULT, publish_event)
+    redeliverer = Redeliverer(kafka, push, retry, THIS_MACHINE, known, file, SECRET_OPENER, publish_event)
     redeliverer.start(60)
     try:
         yield redeliverer
@@ -102,7 +102,7 @@ def running(
 
 def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
     """All current records of a log."""
-    return [(record.key, record.value) for record in records_in(roomy(kafka), log)]
+    return [(record.key, record.value) for record in records_in(with_parked_overhead(kafka), log)]
 
 
 def delivered(kafka: KafkaSettings) -> int:
@@ -188,7 +188,9 @@ def test_partitions_added_while_deliveries_wait(kafka_settings: KafkaSettings, l
 
 def waiting_by_partition(kafka: KafkaSettings) -> set[tuple[int, bytes]]:
     """As `waiting`, but compaction is by partition: a null in another one removes nothing."""
-    last = {(record.partition, record.key): record.value for record in records_in(roomy(kafka), "parked")}
+    last = {
+        (record.partition, record.key): record.value for record in records_in(with_parked_overhead(kafka), "parked")
+    }
     return {place for place, value in last.items() if value is not None}
 
 
@@ -309,7 +311,7 @@ def test_a_later_result_counts_also_when_the_job_was_stopped(
 
         def say(notification: str, state: State) -> None:
             (push,) = [each for each in receiver.received("/s") if each.headers[NOTIFICATION_ID] == notification]
-            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
+            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], SECRET_OPENER.keys)
             log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
 
         known = known_of(kafka_settings, subscription("s", receiver.url("/s")))

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from arborcast.dispatch.logs.attempts import encode
-from arborcast.dispatch.recording.compaction import OnSpark
+from arborcast.dispatch.recording.compaction import SparkCompactor
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.tables import ATTEMPTS
@@ -37,7 +37,7 @@ def test_spark_compacts_while_the_writer_commits(tmp_path: Path, spark: SparkSes
     write(9)
     # Both write checkpoints of the table's log at this time, over each other's.
     DeltaTable(location).alter.set_table_properties({"delta.checkpointInterval": "1"})
-    joiner = OnSpark(spark, 8)
+    joiner = SparkCompactor(spark, 8)
     upkeep = Upkeep(ATTEMPTS, location, joiner)
     for _ in range(2):
         beside = threading.Thread(target=write, args=(9,))

@@ -19,9 +19,9 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.telemetry.tracing import TracingSettings
+from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
-from arborcast.dispatch.operations.trace.story import DeliveryStory
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import (
     ATTEMPTS,
@@ -103,7 +103,7 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
         # The tables may lag, the trace does not: it is read from the logs.
         fresh = own.notify("a", b"<x>2</x>")
         receiver.wait_for(2, "/good")
-        story = explain(gatherer.gather(sent))
+        explanation = explain(gatherer.gather(sent))
         younger = explain(gatherer.gather(fresh))
 
     assert {row["topic"] for row in topics} == {"a", "a/b"}
@@ -125,13 +125,13 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
     assert [(row["subscription"], row["state"]) for row in ended] == [("good", "delivered")]
     assert {(row["subscription"], row["notification"]) for row in waiting} == {("away", sent), ("paused", sent)}
 
-    assert {each.subscription: each.outcome for each in story.deliveries} == {
+    assert {each.subscription: each.outcome for each in explanation.deliveries} == {
         own.name("good"): "delivered",
         own.name("away"): "waiting",
         own.name("paused"): "waiting",
     }
-    assert story.steps[-1].what == "matched by the dispatch"
-    assert not story.notes
+    assert explanation.steps[-1].what == "matched by the dispatch"
+    assert not explanation.notes
     assert [(each.subscription, each.outcome) for each in younger.deliveries] == [(own.name("good"), "delivered")]
     assert younger.payload == "<x>2</x>"
 
@@ -207,7 +207,7 @@ def test_a_trace_shows_the_fetch_from_a_pull_point(own: Own, job_logs: Logs, gat
     own.subscribe("pulls", f"urn:pull:{point}", "p", pull_point=point)
     sent = own.notify("p")
 
-    def delivery() -> DeliveryStory:
+    def delivery() -> DeliveryExplanation:
         (found,) = explain(gatherer.gather(sent)).deliveries
         return found
 

@@ -116,7 +116,7 @@ def test_a_trigger_from_the_shell_to_a_receiver_and_back(
     assert b"<alarm>&lt;</alarm>" in push.body
     assert push.headers["arborcast-notification-id"] == derived_id(made["id"], notification(job.settings.kafka, cause))
     assert made["id"] not in alone("subscriptions", "list")
-    assert f"trigger:{name}" in alone("topics", "who", on)
+    assert f"trigger:{name}" in alone("topics", "subscriptions", on)
 
     gateway.kill()
     gateway.start()

@@ -170,7 +170,7 @@ def test_attempts_are_requested_in_the_parked_log(
             store.apply(record.key, record.value, record.offset)
         assert store.requested == {"s1", "s2"}
     made = operations.listed(kafka_settings, OperationFilter(), 9)[0]
-    assert [(each.what, each.subject, each.result[:17]) for each in reversed(made)] == [
+    assert [(each.action, each.subject, each.result[:17]) for each in reversed(made)] == [
         ("waiting retry", "--subscription s1", "1 requested"),
         ("waiting probe", "http://r/s2", "1 requested"),
         ("waiting retry", "all", "4 requested"),

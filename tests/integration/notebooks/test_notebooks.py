@@ -128,14 +128,14 @@ SHOWN: dict[str, dict[str, object]] = {
         },
     },
     "one_notification": {
-        "life.story.notification": "n1",
+        "life.explanation.notification": "n1",
         "life.outcomes.outcome.to_dict()": {"good": "delivered", "bad": "delivered"},
         "life.outcomes.attempts.to_dict()": {"good": 1, "bad": 2},
         "life.table[life.table.subscription == 'bad'].what.tolist()": [
             "attempt 1: HTTP 503 after 10 ms",
             "attempt 2: HTTP 202 after 10 ms",
         ],
-        "[len(life.png()) > 1_000, int(life.table['at'].isna().sum()), len(life.story.notes)]": [True, 0, 1],
+        "[len(life.png()) > 1_000, int(life.table['at'].isna().sum()), len(life.explanation.notes)]": [True, 0, 1],
         "life.payload": "<x/>",
     },
     "subscriber_health": {

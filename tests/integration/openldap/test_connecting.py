@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arborcast.directory.entries.changes import Put
-from arborcast.directory.errors import DirectoryAway, DirectoryRefused
+from arborcast.directory.errors import DirectoryRefused, DirectoryUnavailable
 from arborcast.directory.settings import DirectorySettings
 from tests.support.directory import Open, Watch, fill, topic
 from tests.support.slapd import ENGINE_DN, Slapd
@@ -41,7 +41,7 @@ def test_an_untrusted_certificate_and_a_missing_file_of_authorities(
 def test_a_certificate_for_another_host(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     # The certificate is for 127.0.0.1; 127.0.0.2 is the same host.
     url = slapd.tls_url.replace("127.0.0.1", "127.0.0.2")
-    with pytest.raises((DirectoryRefused, DirectoryAway)):
+    with pytest.raises((DirectoryRefused, DirectoryUnavailable)):
         opened(replace(settings, url=url, ca_file=slapd.ca_file)).load()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from arborcast.directory.entries.changes import Move, Put
 from arborcast.directory.entries.mapping import ProblemKind
-from arborcast.directory.errors import DirectoryAway, DirectoryRefused
+from arborcast.directory.errors import DirectoryRefused, DirectoryUnavailable
 from arborcast.directory.settings import DirectorySettings
 from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Open, Watch, fill, topic
@@ -145,7 +145,7 @@ def test_edits_during_a_lost_connection_are_reported_after_it(fresh_slapd: Slapd
     directory.watch(watch)
     watch.wait_paths("a", "b")
     fresh_slapd.stop()
-    assert isinstance(watch.wait_error(), DirectoryAway)
+    assert isinstance(watch.wait_error(), DirectoryUnavailable)
     # Started separately, edited, and stopped again, so that the watch missed it.
     port, fresh_slapd.port = fresh_slapd.port, fresh_slapd.tls_port
     tls, fresh_slapd.tls = fresh_slapd.tls, False
@@ -165,7 +165,7 @@ def test_writing_after_the_server_was_restarted(fresh_slapd: Slapd, opened: Open
     fresh_slapd.restart()
     assert directory.write([Put(topic("b"))], listing).problems == ()
     fresh_slapd.kill()
-    with pytest.raises(DirectoryAway):
+    with pytest.raises(DirectoryUnavailable):
         directory.write([Put(topic("c"))], directory._current())
     fresh_slapd.start()
     assert set(directory.load().entries) == {"a", "b"}

@@ -45,7 +45,7 @@ def test_an_operation_is_recorded_before_and_after_it(written_operations: Writte
         (begun,) = written_operations.records
         said.append("3 deleted")
     assert isinstance(begun, OperationBegun)
-    assert (begun.door, begun.who, begun.what) == ("console", "anna", "dead-letters purge")
+    assert (begun.interface, begun.actor, begun.action) == ("console", "anna", "dead-letters purge")
     assert begun.changes == (RecordedChange("all"),)
     with pytest.raises(ValueError, match="no such key"), operations.recorded(KAFKA, "x", []):
         raise ValueError("no such key")

@@ -16,7 +16,7 @@ from arborcast.analysis.rows import Rows, written
 from arborcast.analysis.timeline import Mark, TimelineLane, folded, lanes, names_of, scale, table_of, timeline
 from arborcast.analysis.topic_tree import Cell, branches, edges_of, fold
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.operations.trace.story import DeliveryStory, Outcome, Step, Story
+from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation, Explanation, Outcome, Step
 from arborcast.dispatch.tables import ENDPOINT_HEALTH, ROUTES, TOPICS
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.engine.settings.loading import load_settings
@@ -149,12 +149,14 @@ def row(name: str, after_ms: int, state: str = "delivered", number: int = 1, **m
     return {**found, **more}
 
 
-def label(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryStory:
-    return DeliveryStory(subscription, endpoint or f"http://{subscription}/", "a", outcome, "because")
+def label(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryExplanation:
+    return DeliveryExplanation(subscription, endpoint or f"http://{subscription}/", "a", outcome, "because")
 
 
 def lanes_of(
-    deliveries: list[DeliveryStory], rows: list[dict[str, object]], due: Mapping[str, datetime | None] | None = None
+    deliveries: list[DeliveryExplanation],
+    rows: list[dict[str, object]],
+    due: Mapping[str, datetime | None] | None = None,
 ) -> list[TimelineLane]:
     return lanes(NOON, deliveries, rows, due or {})
 
@@ -209,22 +211,22 @@ def test_only_a_long_delivery_has_a_logarithmic_scale() -> None:
         assert (found, marks[0], marks[-1][1]) == (is_log, (0, "0"), last)
 
 
-def story(*deliveries: DeliveryStory) -> Story:
+def explanation(*deliveries: DeliveryExplanation) -> Explanation:
     steps = [
         Step(NOON, "accepted by the gateway"),
         Step(NOON + timedelta(milliseconds=9), "matched by the dispatch", "batch 1"),
         Step(None, "taken by the dispatch"),
     ]
-    return Story("n1", True, "a/$_$", steps=steps, deliveries=deliveries, notes=["a note"])
+    return Explanation("n1", True, "a/$_$", steps=steps, deliveries=deliveries, notes=["a note"])
 
 
 def test_rows_of_the_table_have_times_and_are_in_causal_order() -> None:
     # By its own clock the dispatch pushed before it matched.
-    pushed = DeliveryStory(
+    pushed = DeliveryExplanation(
         "s", "http://s/", "a", "delivered", "", [Step(NOON + timedelta(milliseconds=7), "attempt 1")]
     )
 
-    table = table_of(story(pushed))
+    table = table_of(explanation(pushed))
 
     assert table.what.tolist() == ["accepted by the gateway", "matched by the dispatch", "attempt 1"]
     assert table.after_s.tolist() == [0, 0.009, 0.007]
@@ -234,12 +236,12 @@ def test_rows_of_the_table_have_times_and_are_in_causal_order() -> None:
 def test_the_picture() -> None:
     rows = [row("s", 50, "parked", endpoint="http://s/?$_$"), row("s", 9_000_000, number=2), row("t", 5, "dead", 0)]
 
-    found = timeline(story(label("s", endpoint="http://s/?$_$"), label("t", "dead")), rows, {})
+    found = timeline(explanation(label("s", endpoint="http://s/?$_$"), label("t", "dead")), rows, {})
 
     assert found.png().startswith(b"\x89PNG")
     assert found.outcomes is not None
     assert found.outcomes.attempts.to_dict() == {"s": 2, "t": 0}
-    unmatched = timeline(story(), [], {})
+    unmatched = timeline(explanation(), [], {})
     assert unmatched.png()
     assert unmatched.outcomes is not None
     assert "no subscription matches this topic" in unmatched.outcomes._repr_html_()

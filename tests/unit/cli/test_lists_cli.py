@@ -166,7 +166,7 @@ def test_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     listed = Mock(side_effect=lambda _kafka, _filter, limit: (made[:limit], len(made) - limit))
     monkeypatch.setattr(operations, "listed", listed)
-    first, second = SHELL("operations", "--who", "anna", "--what", "topics", "--subject", "a").splitlines()
+    first, second = SHELL("operations", "--actor", "anna", "--action", "topics", "--subject", "a").splitlines()
     assert first.endswith('anna (console)  topics save  a/b: {"code":"1"} -> nothing; and 2 more  [done]')
     assert second.endswith("bert@host (command)  restore  [without a result]")
     assert listed.call_args.args[1][1:] == ("anna", "topics", "a")

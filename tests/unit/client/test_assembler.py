@@ -21,7 +21,7 @@ from arborcast.client import received
 from arborcast.client.assembler import Assembler, _Spool
 from arborcast.client.calls import Calls
 from arborcast.client.listener import ListenerApp, ReceivedMessage
-from arborcast.client.received import PartOf
+from arborcast.client.received import ReceivedPart
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.legacy_content import wrap
@@ -105,7 +105,7 @@ def test_parts_beside_whole_messages_in_one_push(app: ListenerApp, got: list[Rec
 def test_parts_may_be_delivered_separately(got: list[ReceivedMessage]) -> None:
     handle(ListenerApp(got.append, parts="apart"), pushes(subscriber(), *published("<x>abc</x>", 4)))
     assert [each.payload for each in got] == [b"<x>a", b"bc</", b"x>"]
-    assert got[2].part == PartOf("me:1", Fragment(True, False, True, 2), b"x>", "s")
+    assert got[2].part == ReceivedPart("me:1", Fragment(True, False, True, 2), b"x>", "s")
 
 
 def test_a_refused_message_is_repeated_with_its_last_part() -> None:
@@ -118,7 +118,7 @@ def test_a_refused_message_is_repeated_with_its_last_part() -> None:
 
 
 def part(number: int, content: bytes, more: bool = True, name: str = "i") -> ReceivedMessage:
-    return ReceivedMessage(b"", part=PartOf(name, Fragment(True, more, True, number), content))
+    return ReceivedMessage(b"", part=ReceivedPart(name, Fragment(True, more, True, number), content))
 
 
 def joined(assembler: Assembler, *parts: ReceivedMessage) -> list[ReceivedMessage]:

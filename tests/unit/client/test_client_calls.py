@@ -26,7 +26,7 @@ from arborcast.client import (
     UnreadableAnswer,
 )
 from arborcast.client.calls import Call, Calls, notification_message
-from arborcast.client.futures import Gathering
+from arborcast.client.futures import BatchAccumulator
 from arborcast.client.legacy import LegacyCalls
 from arborcast.client.received import (
     ReceivedMessage,
@@ -181,23 +181,23 @@ def test_pauses_between_repetitions() -> None:
 
 
 def test_batches_by_number_size_and_time() -> None:
-    gathering = Gathering(Batching(messages=2, bytes=10, linger_s=1))
+    accumulator = BatchAccumulator(Batching(messages=2, bytes=10, linger_s=1))
 
     def add(message: str, now: float) -> list[list[str]]:
-        return [each.messages for each in gathering.add(message, Future(), now)]
+        return [each.messages for each in accumulator.add(message, Future(), now)]
 
     def due() -> float | None:
-        return gathering.due
+        return accumulator.due
 
     assert due() is None
     assert (add("a", 5.0), due()) == ([], 6.0)
     assert (add("b", 5.5), due()) == ([["a", "b"]], None)
     assert add("1234567", 7.0) == []
     assert add("12345", 7.0) == [["1234567"]], "too large together"
-    assert [each.messages for each in gathering.take()] == [["12345"]]
-    (large,) = gathering.add("x" * 11, Future(), 8.0)
+    assert [each.messages for each in accumulator.take()] == [["12345"]]
+    (large,) = accumulator.add("x" * 11, Future(), 8.0)
     assert large.size == 11
-    assert gathering.take() == []
+    assert accumulator.take() == []
 
 
 def test_types_are_written_with_their_namespaces() -> None:

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from arborcast.client import ClientError, HttpAnswer, ResultNotTaken
-from arborcast.client.later import Later
+from arborcast.client.later import DeferredResult
 from arborcast.client.listener import ListenerApp, ReceivedMessage
 from arborcast.client.testing import MemoryTransport
 from arborcast.client.values import BrokerUnreachable
@@ -44,16 +44,16 @@ def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = H
     return start["status"], dict(start["headers"]).get(b"arborcast-result", b"").decode()
 
 
-def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
+def taken(broker: Broker, body: bytes = ONE) -> list[DeferredResult]:
     """The messages of a push, accepted for later."""
-    found: list[Later] = []
+    found: list[DeferredResult] = []
     assert answered(ListenerApp(lambda each: found.append(each.later()), transport=broker), body) == (202, "later")
     return found
 
 
 @pytest.mark.parametrize("coroutine", [False, True])
 def test_the_result_goes_to_the_address_in_the_push(coroutine: bool) -> None:
-    broker, found = Broker(), list[Later]()
+    broker, found = Broker(), list[DeferredResult]()
     received = (AsyncMock if coroutine else Mock)(side_effect=lambda message: found.append(message.later()))
     app = ListenerApp(received, transport=broker)
     assert answered(app) == (202, "later")
@@ -83,7 +83,7 @@ def test_several_messages_have_one_result(results: tuple[str, str], state: str) 
 
 @pytest.mark.parametrize(("result", "status"), [("delivered", 202), ("failed", 500), ("refused", 400), ("raised", 500)])
 def test_an_early_result_or_error_is_in_the_answer(result: str, status: int) -> None:
-    broker, found = Broker(), list[Later]()
+    broker, found = Broker(), list[DeferredResult]()
 
     def received(message: ReceivedMessage) -> None:
         found.append(message.later())

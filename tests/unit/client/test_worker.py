@@ -20,7 +20,7 @@ from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.client.queues import worker as worker_module
 from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
-from arborcast.client.received import Asker, PartOf
+from arborcast.client.received import ReceivedPart, Requester
 from arborcast.client.testing import Inbox, MemoryTransport
 from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription, UnreadableAnswer
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -271,7 +271,7 @@ def test_a_listener_with_once_drops_repetitions() -> None:
 
 def test_an_answer_through_a_pull_point_names_its_request(user: User) -> None:
     request = ReceivedMessage(b"<job/>", TopicPath("{urn:t}jobs"))
-    answer = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
+    answer = reply_to(Requester("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
     body, headers = answer.encode("1.1", "urn:a1")
     assert requests.post(user.url, body, headers=headers, timeout=120).status_code == 202
     assert (user.answers, user.messages[0].topic) == ([("urn:n1", b"<done/>")], "{urn:t}jobs")
@@ -335,7 +335,7 @@ def test_answers_are_fetched_during_a_wait() -> None:
     with pytest.raises(FaultReceived):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address
-    broker.answers.append([ReceivedMessage(b"<do", part=PartOf("m", Fragment(True, True, True, 0), b"<do"))])
+    broker.answers.append([ReceivedMessage(b"<do", part=ReceivedPart("m", Fragment(True, True, True, 0), b"<do"))])
     with pytest.raises(ClientError, match="could not be stored"):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address

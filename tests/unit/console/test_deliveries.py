@@ -22,7 +22,7 @@ from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.dispatch.operations.slo import Objective, Objectives, SubscriptionObjective
-from arborcast.dispatch.operations.trace.story import DeliveryStory, Step
+from arborcast.dispatch.operations.trace.evidence import DeliveryExplanation, Step
 from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
@@ -34,14 +34,14 @@ AT_MS = 1_767_225_600_000
 
 BY = Operator("console", "without a name, from 127.0.0.1")
 
-STORY = dataclasses.replace(
-    console_answers.STORY,
+EXPLANATION = dataclasses.replace(
+    console_answers.EXPLANATION,
     notification="01ab",
     payload=f"<x>{EVIL}</x>",
     steps=[Step(datetime(2026, 1, 1, 0, 0, 0, 123456, UTC), "accepted", EVIL)],
     deliveries=[
-        DeliveryStory("s1", "http://one/", "a//.", "delivered", "the endpoint answered 200"),
-        DeliveryStory("s2", "", "", "dead", EVIL, [Step(None, "refused")]),
+        DeliveryExplanation("s1", "http://one/", "a//.", "delivered", "the endpoint answered 200"),
+        DeliveryExplanation("s2", "", "", "dead", EVIL, [Step(None, "refused")]),
     ],
 )
 
@@ -87,7 +87,7 @@ def asked(answering: Answering) -> Asked:
     """The calls of admin functions, with the results above."""
     return answering(
         {
-            trace.trace: STORY,
+            trace.trace: EXPLANATION,
             waiting.oldest: WaitingList((WAIT,), 4, complete=True),
             waiting.retry: 2,
             waiting.probe: None,
@@ -229,8 +229,11 @@ def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, mo
 def test_a_trace_links_the_dead_letter_and_retries_waiting_ones(
     browser: Browser, parts: ConsoleParts, answering: Answering
 ) -> None:
-    deliveries = [DeliveryStory("s1", "http://one/", "a", "dead", ""), DeliveryStory("s2", "", "a", "waiting", "")]
-    asked = answering({trace.trace: dataclasses.replace(STORY, deliveries=deliveries), waiting.retry: 1})
+    deliveries = [
+        DeliveryExplanation("s1", "http://one/", "a", "dead", ""),
+        DeliveryExplanation("s2", "", "a", "waiting", ""),
+    ]
+    asked = answering({trace.trace: dataclasses.replace(EXPLANATION, deliveries=deliveries), waiting.retry: 1})
     (link,) = browser.at("/deliveries?notification=01ab").page.xpath("//a[.='Dead letter']/@href")
     assert link == "/deliveries/dead/01ab?subscription=s1"
     assert "Attempts of 1 delivery requested." in browser.submit("/deliveries/waiting/act", action="retry").text

@@ -93,7 +93,7 @@ def rows(answer: httpx.Response) -> list[dict[str, str]]:
         ("/deliveries/dead?topic=a//.", "dead-letters", 1, {"state": "dead", "endpoint": "http://…@one.example/in"}),
         ("/deliveries/audit?since=1h", "audit", 2, {"subscription": "s1", "matches": "3", "dead": "0"}),
         ("/deliveries/slo", "objective", 1, {"subscription": "s1", "share": "0.99982", "burn_6h": "0.3"}),
-        ("/operations?since=2h", "changes", 3, {"who": "anna", "before": '{"code":"1"}', "more": "2"}),
+        ("/operations?since=2h", "changes", 3, {"actor": "anna", "before": '{"code":"1"}', "more": "2"}),
     ],
 )
 @pytest.mark.usefixtures("asked")
@@ -178,7 +178,7 @@ async def test_parts_are_requested_as_they_are_read() -> None:
 def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, answering: Answering) -> None:
     following = {None: 2, 2: 1, 1: None}
     asked = answering({operations.earlier: lambda *given: (OPERATIONS, following[given[2] if given[2:] else None])})
-    assert len(rows(browser.get("/operations?who=ann&since=2026-01-01T00:00:00%2B00:00&format=csv"))) == 9
+    assert len(rows(browser.get("/operations?actor=ann&since=2026-01-01T00:00:00%2B00:00&format=csv"))) == 9
     assert {function for function, _ in asked} == {operations.earlier}
     assert {wanted for _, (wanted, *_) in asked} == {OperationFilter(1_767_225_600_000, "ann")}
 

@@ -14,7 +14,7 @@ import pytest
 from lxml import html
 from starlette.requests import Request
 
-from arborcast.console.guard import Visitor
+from arborcast.console.guard import Principal
 from arborcast.console.live import changes
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
@@ -191,7 +191,7 @@ async def test_live_updates_have_only_changed_parts(tmp_path: Path) -> None:
     feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])
     clock = [now]
     parts = console_parts(tmp_path)
-    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
+    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"principal": Principal("s", "t")}})
     query = engine.EngineQuery(0, "10m")
     stream = changes(lambda _: engine._live_parts(parts.console, request, feed, query), 0.0)
     every = {"engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)}

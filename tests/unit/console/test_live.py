@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from arborcast.console import live
 from arborcast.console.live import LiveParts, PageParts, Replacement, changes, merged
-from arborcast.console.screens.topics.news import DirectoryState
+from arborcast.console.screens.topics.updates import DirectoryState
 from arborcast.engine.monitoring.samples import Scrape
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from arborcast.console import personal_files, saved_views
 from arborcast.console.saved_views import SavedView, SavedViews
-from arborcast.console.screens.topics import draft, kept
-from arborcast.console.screens.topics.draft import BringEdit, Edit, MoveEdit, PutEdit, RemoveEdit, Subtree
-from arborcast.console.screens.topics.kept import Drafts
+from arborcast.console.screens.topics import draft, stored_drafts
+from arborcast.console.screens.topics.draft import Edit, ImportEdit, MoveEdit, PutEdit, RemoveEdit, Subtree
+from arborcast.console.screens.topics.stored_drafts import Drafts
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.core.files import write_atomically
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
@@ -29,7 +29,7 @@ EDITS: list[Edit] = [
     PutEdit(A, TopicRecord(TopicPath("a"))),
     MoveEdit(TopicPath("a"), TopicPath("b"), Subtree(3, 77)),
     RemoveEdit(TopicPath("{urn:x}c"), Subtree(1, 5)),
-    BringEdit("topics.json", (A,), replace=True),
+    ImportEdit("topics.json", (A,), replace=True),
 ]
 
 
@@ -93,7 +93,7 @@ def test_files_are_private_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None
 
 
 def test_a_large_draft_is_not_kept(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_MOST_TOPICS", 1)
+    monkeypatch.setattr(stored_drafts, "_MOST_TOPICS", 1)
     document = {"version": 1, "topics": [{"path": "x"}, {"path": "y"}]}
     browser.at("/topics").submit("/topics/import", files={"file": ("t.json", json.dumps(document).encode())})
     browser.get("/topics")
@@ -142,12 +142,12 @@ def test_edits_during_a_write_are_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
-    """Each request without a cookie is of another visitor. A draft too large for a file is in memory alone."""
+    """Each request without a cookie is of another principal. A draft too large for a file is in memory alone."""
     drafts = Drafts(tmp_path / "drafts", most=3)
     for person in ("anna", "berta"):
         drafts.of(person).edits = list(EDITS)
     for number in range(50):
-        drafts.of(f"visitor {number}")
+        drafts.of(f"principal {number}")
     assert drafts.of("anna").edits == drafts.of("berta").edits == EDITS
     for number in range(3):
         drafts.of(f"worker {number}").edits = list(EDITS)
@@ -155,14 +155,14 @@ def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
 
 
 def test_imports_of_sessions_that_ended_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (kept, draft):
+    for module in (stored_drafts, draft):
         monkeypatch.setattr(module, "MOST_IMPORTED", 3)
     drafts, small = Drafts(tmp_path), PutEdit(A, None)
     drafts.of("small").gather(small)
     for person in ("first", "second"):
-        drafts.of(person).gather(BringEdit("topics.json", (A, A)))
+        drafts.of(person).gather(ImportEdit("topics.json", (A, A)))
         with pytest.raises(TopicError, match="imports are staged already"):
-            drafts.of(person).gather(BringEdit("again.json", (A, A)))
+            drafts.of(person).gather(ImportEdit("again.json", (A, A)))
     assert [drafts.of(each).imported for each in ("second", "first")] == [2, 0]
     assert drafts.of("small").edits == [small]
 

@@ -96,7 +96,7 @@ def test_actions_of_a_subscriber(browser: Browser, parts: ConsoleParts, asked: A
     redriven = [arguments for function, arguments in asked if function is dead_letters.redrive]
     assert redriven == [(LetterFilter(subscription="s1"), None, parts.control, Operator("console", "receiver of s1"))]
     assert "3 deliveries are tried again." in browser.answer.text
-    made_by = [(each.who, each.what) for each in parts.operations if isinstance(each, OperationBegun)]
+    made_by = [(each.actor, each.action) for each in parts.operations if isinstance(each, OperationBegun)]
     assert made_by == [("receiver of s1", "subscriptions pause"), ("receiver of s1", "subscriptions resume")]
     act(browser, path, "end")
     assert browser.answer.status_code == 400
@@ -164,7 +164,7 @@ def test_a_rotated_secret_is_shown_once(browser: Browser, parts: ConsoleParts) -
     assert now.protection is not None
     assert [each.sealed for each in now.protection.secrets][1:] == [secret.sealed], "the old one also signs for a time"
     (begun,) = (each for each in parts.operations if isinstance(each, OperationBegun))
-    assert (begun.who, begun.what) == ("receiver of s1", "subscriptions rotate-secret")
+    assert (begun.actor, begun.action) == ("receiver of s1", "subscriptions rotate-secret")
     assert [each.subject for each in begun.changes] == ["s1"]
     assert shown[0] not in str(begun)
     assert "whsec_" not in browser.get(path).text

@@ -270,11 +270,11 @@ def asked(answering: Answering) -> Asked:
 
 def test_changes_are_listed(browser: Browser, asked: Asked) -> None:
     assert (bool(browser.at("/operations?since=yesterday").page.xpath("//*[@role='alert']")), asked) == (True, [])
-    browser.get("/operations?who=anna&since=2h")
+    browser.get("/operations?actor=anna&since=2h")
     for words in ("topics save plant/press", '{"code":"1"}', '{"code":"2"}', "and 2 more", "3 deleted", "And 3 more"):
         assert words in browser.text
     ((function, (wanted, limit)),) = asked
-    assert (function, wanted.who, wanted.what, wanted.subject, limit) == (operations.listed, "anna", "", "", 100)
+    assert (function, wanted.actor, wanted.action, wanted.subject, limit) == (operations.listed, "anna", "", "", 100)
     assert wanted.since_ms > 0
 
 
@@ -287,7 +287,11 @@ def test_a_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Br
     assert pause() == 503
     begun, ended = parts.operations
     assert isinstance(begun, OperationBegun)
-    assert (begun.door, begun.who, begun.what) == ("console", "without a name, from 127.0.0.1", "subscriptions pause")
+    assert (begun.interface, begun.actor, begun.action) == (
+        "console",
+        "without a name, from 127.0.0.1",
+        "subscriptions pause",
+    )
     (change,) = begun.changes
     assert (json.loads(change.before)["paused"], json.loads(change.after)["paused"]) == (False, True)
     assert ended == OperationEnded(begun.id, "failed: Kafka is away", 1)

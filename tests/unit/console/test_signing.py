@@ -14,7 +14,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.users_file import hash_password
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from arborcast.wire.errors import IdentitiesAway
+from arborcast.wire.errors import IdentitiesUnavailable
 from tests.support.console import KEYS, Browser, ConsoleParts, console_parts, settings_in
 
 RIGHT = "what only they know"
@@ -148,7 +148,7 @@ def test_while_users_cannot_be_looked_up_pages_say_so(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign_in(browser, "anna")
-    away = AsyncMock(side_effect=IdentitiesAway("the directory does not answer", 1.0))
+    away = AsyncMock(side_effect=IdentitiesUnavailable("the directory does not answer", 1.0))
     monkeypatch.setattr(parts.app._callers, "find", away)
     for path in ("/topics", "/live"):
         answer = browser.get(path)
@@ -189,7 +189,7 @@ def test_a_console_in_the_network_needs_users(tmp_path: Path, given: dict[str, s
 
 def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, browser: Browser) -> None:
     sign_in(browser, "anna")
-    browser.at("/try").submit("/try/who", name="bus-user", password="bus-word")  # noqa: S106  # made up
+    browser.at("/try").submit("/try/credentials", name="bus-user", password="bus-word")  # noqa: S106  # made up
     assert "bus-user" in browser.text
     before = browser._cookies
     browser.submit("/sign-out")

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from arborcast.admin.messages import LastMessages, NewestMessage
-from arborcast.console.screens.topics import draft, looking
+from arborcast.console.screens.topics import draft, tree_pages
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, make_path
@@ -333,7 +333,7 @@ def test_last_messages_are_read_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: LastMessages, words: str
 ) -> None:
     read = Mock(return_value=found)
-    monkeypatch.setattr(looking, "last_messages", read)
+    monkeypatch.setattr(tree_pages, "last_messages", read)
     policies = {
         "usual": TopicPolicy(),
         "kept": TopicPolicy(retain=True),

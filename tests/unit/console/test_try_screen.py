@@ -15,7 +15,7 @@ from starlette.requests import Request
 from arborcast.admin.messages import Busiest
 from arborcast.client import Credentials
 from arborcast.client.received import read_push
-from arborcast.console.guard import Visitor
+from arborcast.console.guard import Principal
 from arborcast.console.screens import trying
 from arborcast.console.screens.trying import broker, watching
 from arborcast.console.screens.trying.watching import _arrived, arrivals
@@ -100,13 +100,13 @@ def test_credentials_are_on_no_page(tmp_path: Path) -> None:
         browser, other = Browser(parts.app), Browser(parts.app)
         browser.at("/try?topic={urn:t}a").submit("/try", payload="<a/>")
         assert "authentication is required" in browser.text
-        browser.submit("/try/who", name="anna", password="pa")  # noqa: S106  # of a test user
+        browser.submit("/try/credentials", name="anna", password="pa")  # noqa: S106  # of a test user
         assert "As anna" in browser.text
         assert 'value="pa"' not in browser.answer.text
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
         assert "anna" not in other.get("/try").text
-        browser.at("/try").submit("/try/who")
+        browser.at("/try").submit("/try/credentials")
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
 
@@ -137,7 +137,7 @@ def test_a_subscription_ends_with_its_page(tmp_path: Path, monkeypatch: pytest.M
         """The parts of a page that watches, until it is closed."""
         monkeypatch.setattr(watching, "_WATCHERS", most)
         query = {"type": "http", "headers": [], "query_string": b"watch=plant//."}
-        request = Request({**query, "state": {"visitor": Visitor("s", "t")}})
+        request = Request({**query, "state": {"principal": Principal("s", "t")}})
         wanted = parse_friendly("p:a//.", {"p": "urn:t"})
         stream = arrivals(parts.console, request, url, Credentials("anna", password), wanted)
         found = []

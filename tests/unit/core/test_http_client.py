@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from tests.support.certificates import Certificates, make_certificates
@@ -103,7 +103,7 @@ def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Re
 
     for url in (receiver.url("/"), receiver.url("/").replace("127.0.0.1", "localhost")):
         for policy in (AddressPolicy(), Blind()):  # the URL is checked, and the address of its name
-            with pytest.raises(NotCalled, match="loopback") as refused:
+            with pytest.raises(OutboundRefused, match="loopback") as refused:
                 call(url, policy=policy)
             assert refused.value.rule == "loopback"
         assert receiver.connections == 0
@@ -133,7 +133,7 @@ def test_the_proxy_is_used_and_checks_addresses() -> None:
         route = OutboundRoute(proxy=proxy.url("").rstrip("/"))
         assert call("http://publisher.invalid/x", route, AddressPolicy()).status == 202
         for url in ("http://10.0.0.1/", "http://localhost/", "http://0x7f.1/"):
-            with pytest.raises(NotCalled):
+            with pytest.raises(OutboundRefused):
                 call(url, route, AddressPolicy())
         assert [request.path for request in proxy.requests] == ["http://publisher.invalid/x"]
 
@@ -171,6 +171,6 @@ def test_no_socket_is_left() -> None:
         for _ in range(5):
             call(receiver.url("/"))
             assert inherited() == children, "a child process would inherit open connections"
-        with pytest.raises(NotCalled):
+        with pytest.raises(OutboundRefused):
             call("http://10.0.0.1/", policy=AddressPolicy())
         wait_until(lambda: len(sockets()) <= len(before), "sockets are closed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.liveness import RunningTime, Silence
 from tests.support.make import Clock
 
 
@@ -13,7 +13,7 @@ class Watched:
 
     def __init__(self, probes: int = 0) -> None:
         self.clock = Clock(1_000.0)
-        self.own = OwnTime(2.0, self.clock)
+        self.own = RunningTime(2.0, self.clock)
         self.silence = Silence(30.0, self.own.tick(), probes)
 
     def after(self, seconds: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 _PARSE = """
 import resource
 from pathlib import Path
-from arborcast.topic_model.expressions.conditions import Unanswerable, parse_document
+from arborcast.topic_model.expressions.conditions import EvaluationError, parse_document
 from arborcast.wire.errors import MalformedMessage
 from arborcast.wire.xml_reading import read_xml
 
@@ -20,7 +20,7 @@ for parse in (parse_document, read_xml):
     resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
     try:
         parse(document)
-    except (MemoryError, MalformedMessage, Unanswerable) as error:
+    except (MemoryError, MalformedMessage, EvaluationError) as error:
         found = type(error).__name__
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(found)

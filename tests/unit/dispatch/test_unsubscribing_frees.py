@@ -16,7 +16,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
-from arborcast.dispatch.delivery.transport.contract import UrlJudge
+from arborcast.dispatch.delivery.transport.contract import UrlPolicyCache
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.view import ControlState
@@ -112,7 +112,7 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     endpoints = Endpoints(health, 1.0, 256, lambda event: None)
     waiting = InFlightLimiter(limits(per_endpoint=1, per_host=1))
     lanes = Lanes(limits())
-    urls = UrlJudge(THIS_MACHINE)
+    urls = UrlPolicyCache(THIS_MACHINE)
     envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(32 * 1024)
     checkpoint = state.table.checkpoint()
     snapshot = Snapshot.build(checkpoint)

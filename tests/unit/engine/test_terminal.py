@@ -122,7 +122,7 @@ COMMANDS = [
     ["dead-letters", "show", "n1"],
     ["subscriptions", "list"],
     ["topics", "list"],
-    ["topics", "who", "a/b"],
+    ["topics", "subscriptions", "a/b"],
     ["trace", "n1"],
     ["why", "-s", "s1", "-m", "n1"],
     ["audit"],

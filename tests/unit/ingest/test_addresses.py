@@ -58,7 +58,7 @@ PUBLIC = OwnAddresses("10.0.0.1", 8080, "https://bus.example")
     ],
 )
 def test_leads_back(own: OwnAddresses, host: str, port: int, back: bool) -> None:
-    assert own.leads_back(host, port) is back
+    assert own.is_own_address(host, port) is back
 
 
 def test_notification_ids_are_uuids_of_version_7_in_order() -> None:

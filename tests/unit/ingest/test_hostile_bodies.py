@@ -262,16 +262,16 @@ def by_a_pull_point(parts: GatewayParts, text: str) -> int:
     return parts.post(soap.envelope(soap.notify(soap.message(payload=text))), create(parts)).status
 
 
-@pytest.mark.parametrize("door", [by_notify_with_a_known_shape, by_the_older_envelope_loose, by_a_pull_point])
-def test_limits_of_a_payload_for_other_readers(door: Callable[[GatewayParts, str], int]) -> None:
-    """As with each protocol (test_doors.py): accepted messages are readable with libxml2's default limits."""
+@pytest.mark.parametrize("reader", [by_notify_with_a_known_shape, by_the_older_envelope_loose, by_a_pull_point])
+def test_limits_of_a_payload_for_other_readers(reader: Callable[[GatewayParts, str], int]) -> None:
+    """As with each protocol (test_protocols.py): accepted messages are readable with libxml2's default limits."""
     for taken, refused in (
         (deep(PAYLOAD_LEVELS), deep(PAYLOAD_LEVELS + 1)),
         (wide(PAYLOAD_DECLARATIONS - 10), wide(PAYLOAD_DECLARATIONS + 1)),
     ):
-        assert door(GatewayParts(), taken) < 300, door
+        assert reader(GatewayParts(), taken) < 300, reader
         parts = GatewayParts()
-        assert door(parts, refused) >= 400, door
+        assert reader(parts, refused) >= 400, reader
         assert parts.notifications.accepted == []
         assert not [each for each in parts.pull_log.store.ids() if parts.pull_log.store.waiting(each)]
 

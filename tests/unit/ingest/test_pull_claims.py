@@ -313,10 +313,10 @@ def test_messages_that_were_acknowledged_while_kafka_was_away_are_not_handed_out
 
     async def steps() -> None:
         gateway = SweepingGateway(parts)
-        handout = await gateway.queues.take(identifier, 1, 0)
+        claimed = await gateway.queues.take(identifier, 1, 0)
         assert len(await gateway.open_claims()) == 1
         parts.pull_log.error = InfrastructureError("away")
-        handout.finish(True)
+        claimed.finish(True)
         for _ in range(10):
             await asyncio.sleep(0)  # for the first attempt
         assert len(await gateway.open_claims(60)) == 1
@@ -342,10 +342,10 @@ def test_another_gateway_does_not_return_claims_that_kafka_kept_from_their_renew
 
     async def steps() -> None:
         gateway, other = SweepingGateway(parts), SweepingGateway(parts)
-        handout = await gateway.queues.take(identifier, 1, 0)
+        claimed = await gateway.queues.take(identifier, 1, 0)
         open_claims = await other.open_claims()
         log.error, log.failures = InfrastructureError("away"), 1
-        handout.finish(True)
+        claimed.finish(True)
         assert await gateway.open_claims(60) == open_claims
         log.error = None
         # The other gateway may be the first to reach Kafka again.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.topic_model.records.results import ServedRequest, write_answer_mark
+from arborcast.topic_model.records.results import ServedRequest, write_answer_token
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import times
@@ -154,7 +154,7 @@ def test_servers_may_answer_to_pull_points_of_their_requests(tmp_path: Path) -> 
     stored = ServedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
 
     def marked(until_ms: int = now_ms, **changes: str) -> str:
-        return write_answer_mark(stored._replace(**changes), until_ms, RESULT_KEYS)
+        return write_answer_token(stored._replace(**changes), until_ms, RESULT_KEYS)
 
     good = marked()
     for wrong in (

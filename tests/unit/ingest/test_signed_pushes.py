@@ -13,7 +13,7 @@ from arborcast.client.received import SignedWith, new_secret
 from arborcast.core.errors import SecretError, SignatureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.ingest.elements.protection import Protector
 from arborcast.wire.times import utc_now
@@ -34,7 +34,7 @@ def parts() -> GatewayParts:
 
 def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: bytes = b"") -> requests.Response:
     """A worker's push to this subscription."""
-    envelope = Envelope(only_subscription(parts), Vault(SETTINGS, KEYS))
+    envelope = Envelope(only_subscription(parts), SecretOpener(SETTINGS, KEYS))
     request = envelope.request([make.notification(topic="plant")], 1, now_s)
     return requests.post(address, request.body + spoil, headers=dict(request.headers), timeout=60)
 

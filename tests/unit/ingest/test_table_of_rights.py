@@ -2,7 +2,7 @@
 that no right includes: operator events.
 
 An operation of the application, or a frame of clients, without a row here fails a test. For publications and
-subscriptions with each protocol see test_doors.py.
+subscriptions with each protocol see test_protocols.py.
 """
 
 from __future__ import annotations
@@ -151,11 +151,11 @@ class Row:
     may: frozenset[str]
     send: Send
     prepare: Prepare = at_broker_itself
-    door: str = ""
+    protocol: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.key[0]} {self.key[1]} {self.door}".strip()
+        return f"{self.key[0]} {self.key[1]} {self.protocol}".strip()
 
 
 def element(name: str, inside: str = "", attributes: str = "") -> str:
@@ -291,11 +291,11 @@ def soap_rows() -> Iterator[Row]:
 
 
 def legacy_rows() -> Iterator[Row]:
-    def of(text: str, may: frozenset[str], door: str, prepare: Prepare = at_broker_itself) -> Row:
+    def of(text: str, may: frozenset[str], protocol: str, prepare: Prepare = at_broker_itself) -> Row:
         def send(setup: Setup, user: str, _: str) -> str:
             return setup.post(legacy.wsn_process(text), user, Kind.LEGACY.value)
 
-        return Row(("WsnProcess", "any"), may, send, prepare, door)
+        return Row(("WsnProcess", "any"), may, send, prepare, protocol)
 
     def subscribed(setup: Setup) -> str:
         assert not setup.post(legacy.wsn_process(legacy.subscribe("a:b", OLD_SUBSCRIBER)), OWNER, Kind.LEGACY.value)
@@ -373,11 +373,11 @@ def operations_without_a_row() -> set[tuple[str, str]]:
 def test_each_operation_and_each_frame_has_a_row() -> None:
     assert operations_without_a_row() == set()
     assert len(get_args(messages.Action)) == len(list(legacy_rows())), "the operations of WsnProcess"
-    in_a_row, doors = {FrameKind.UNSUBSCRIBE}, {FrameKind.PUBLISH, FrameKind.SUBSCRIBE}
+    in_a_row, protocols = {FrameKind.UNSUBSCRIBE}, {FrameKind.PUBLISH, FrameKind.SUBSCRIBE}
     # CONNECT contains the user; the others concern messages of the connection, or the connection.
     about_itself = {FrameKind.CONNECT, FrameKind.ACK, FrameKind.REFUSE, FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE}
     answers = {FrameKind.CONNECTED, FrameKind.RECEIPT, FrameKind.MESSAGE, FrameKind.ERROR}
-    assert set(FrameKind) == in_a_row | doors | about_itself | answers
+    assert set(FrameKind) == in_a_row | protocols | about_itself | answers
     assert {kind.name for kind in in_a_row} <= {row.key[0] for row in ROWS}
 
 
@@ -438,7 +438,7 @@ FORGED = {
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("body", FORGED.values(), ids=FORGED)
 def test_no_client_publishes_operator_events(gate: Gate, body: str, guarded: bool) -> None:
-    """For any policy, and without one; for each protocol see test_doors.py."""
+    """For any policy, and without one; for each protocol see test_protocols.py."""
     setup = Setup(gate if guarded else None)
     why = setup.post(body, "root")
     assert "only the engine publishes" in why, why

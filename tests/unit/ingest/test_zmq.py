@@ -171,7 +171,7 @@ def test_idle_connections_are_checked(connects: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as peer:
         there = f"tcp://127.0.0.1:{peer.getsockname()[1]}"
         own = f">{there}" if connects else "tcp://127.0.0.1:*"
-        only = ZmqSettings(publish=own, subscribe="", pipeline="", asked="", tasks="", results="")
+        only = ZmqSettings(publish=own, subscribe="", pipeline="", requests="", tasks="", results="")
         sockets = Sockets(only, 1_000)
         assert sockets.sub is not None
         address = cast(bytes, sockets.sub.getsockopt(zmq.LAST_ENDPOINT)).decode().rpartition(":")[2].rstrip("\0")
@@ -181,7 +181,7 @@ def test_idle_connections_are_checked(connects: bool) -> None:
 
 def test_unread_messages_of_a_sender_are_bounded_in_bytes() -> None:
     """While the gateway is away, a sender blocks before the edge is out of memory."""
-    settings = ZmqSettings(subscribe="", publish="", pipeline="tcp://127.0.0.1:*", asked="", tasks="", results="")
+    settings = ZmqSettings(subscribe="", publish="", pipeline="tcp://127.0.0.1:*", requests="", tasks="", results="")
     sockets, sent = Sockets(settings, 64 * 1024 * 1024), 0
     assert sockets.pull is not None
     with closing(sockets), zmq.Context() as context, context.socket(zmq.PUSH) as push:
@@ -196,14 +196,14 @@ def test_unread_messages_of_a_sender_are_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "text"), [("tcp://0.0.0.0:5558", "curve_key_file"), ("tcp://127.0.0.1:x", "zmq.asked")]
+    ("address", "text"), [("tcp://0.0.0.0:5558", "curve_key_file"), ("tcp://127.0.0.1:x", "zmq.requests")]
 )
 def test_wrong_addresses_end_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, text: str
 ) -> None:
     monkeypatch.setattr(log_format, "configure", lambda *_: None)
     config = tmp_path / "arborcast.toml"
-    zmq_section = f'[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\nasked = "{address}"\n'
+    zmq_section = f'[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\nrequests = "{address}"\n'
     config.write_text(f'home = "home"\n[framed]\nport = 1\n{zmq_section}')
     assert zmq_edge.main(["--config", str(config)]) == 2
     assert text in capsys.readouterr().err
@@ -318,7 +318,7 @@ def test_the_handler_stays_until_the_receipt_of_unsubscribe(connections: list[Fa
 def test_tasks_of_a_lost_connection_are_handed_out_once(connections: list[FakeConnection]) -> None:
     """The gateway sends them again on the next connection, with other numbers."""
     settings = ZmqSettings(
-        subscribe="", publish="", pipeline="", asked="", tasks="tcp://127.0.0.1:*", tasks_topics="jobs"
+        subscribe="", publish="", pipeline="", requests="", tasks="tcp://127.0.0.1:*", tasks_topics="jobs"
     )
     edge = ZmqEdge(settings, ConnectionFactory(), 1_000, lambda: None)
     assert edge._sockets.tasks is not None

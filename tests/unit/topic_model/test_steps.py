@@ -108,7 +108,7 @@ class Setup:
         # The state sent to batches stays valid beside it.
         overlay = pickle.loads(pickle.dumps(self.checkpoint.overlay()))  # noqa: S301  # pickled by the same line
         whole = SnapshotView(self.snapshot, overlay)
-        past = pickle.loads(pickle.dumps(self.table.packed_past()))  # noqa: S301  # pickled by the same line
+        past = pickle.loads(pickle.dumps(self.table.packed_history()))  # noqa: S301  # pickled by the same line
         packed = Recipients.packed(whole, past)
         for path in {*self.asked, *TOPICS, *self.table.topics.paths()}:
             assert [each.match(path) for each in self.workers] == [whole.match(path)] * len(self.workers)
@@ -222,7 +222,7 @@ def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
 def kept(worker: SteppedView) -> dict[str, int]:
     """The size of everything except remembered answers."""
     parts = {**vars(worker), **vars(worker._view), **vars(worker._view._links)}
-    of_resolver = ("_answers", "_older", "_inherited", "_joined", "_graveyard")
+    of_resolver = ("_answers", "_older", "_inherited", "_joined", "_to_free")
     return {
         name: len(part)
         for name, part in parts.items()

@@ -11,14 +11,14 @@ from unittest.mock import AsyncMock
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from arborcast.core.eventlog.client_fixes import ClosingSocket, Connections, KeepingSelector, Loop, PlainTransport
+from arborcast.core.eventlog.client_fixes import CachingSelector, ClosingSocket, Connections, Loop, PlainTransport
 from arborcast.core.eventlog.loop_producer import LoopProducer
 from tests.support.waiting import wait_until_async
 
 Pair = tuple[socket.socket, socket.socket]
 
 
-class CountingSelector(KeepingSelector):
+class CountingSelector(CachingSelector):
     """Counts calls of the system's selector."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:
-    made = Loop(selector=KeepingSelector)
+    made = Loop(selector=CachingSelector)
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def test_one_system_call_for_successive_answers(pair: Pair) -> None:
 
 def test_a_socket_with_a_reused_descriptor_is_registered(pair: Pair) -> None:
     _, theirs = pair
-    with KeepingSelector() as selector:
+    with CachingSelector() as selector:
         closed = socket.socket()
         number = closed.fileno()
         selector.register(closed, selectors.EVENT_READ)

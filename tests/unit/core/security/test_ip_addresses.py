@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from arborcast.core.security.ip_addresses import (
     MEANING,
+    InvalidHost,
     Kind,
-    OddHost,
     embedded_ipv4,
     kind_of,
     loose_ipv4,
@@ -96,7 +96,7 @@ def test_hosts_by_name_and_by_address() -> None:
 )
 def test_odd_hosts(says: str, hosts: list[str]) -> None:
     for host in hosts:
-        with pytest.raises(OddHost, match=re.escape(says)):
+        with pytest.raises(InvalidHost, match=re.escape(says)):
             read_host(host)
 
 

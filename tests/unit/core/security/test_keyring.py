@@ -119,15 +119,15 @@ def test_a_new_key_is_advised_only_without_a_key_file(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_key_file_is_not_read_for_each_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each push has a mark if there are keys, and looks for one if there are none."""
+    """Each push has a MAC if there are keys, and looks for one if there are none."""
     moment = [100.0]
     monkeypatch.setattr("arborcast.core.security.keyring.time.monotonic", lambda: moment[0])
     keys = KeyFile(tmp_path / "keys")
     for later_s in (0.0, 0.9):
         moment[0] += later_s
         with pytest.raises(SecretError, match="cannot be read"):
-            keys.mark(b"data", "of a test")
+            keys.mac(b"data", "of a test")
         if not later_s:
             add_key(tmp_path / "keys", "k1")
     moment[0] += 0.2
-    assert keys.is_marked(keys.mark(b"data", "of a test"), b"data", "of a test")
+    assert keys.is_valid_mac(keys.mac(b"data", "of a test"), b"data", "of a test")

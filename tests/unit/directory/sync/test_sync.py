@@ -18,7 +18,7 @@ from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.errors import DirectoryAway, DirectoryError
+from arborcast.directory.errors import DirectoryError, DirectoryUnavailable
 from arborcast.directory.stores.contract import Watcher, Written, touched
 from arborcast.directory.sync import sync
 from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems
@@ -125,7 +125,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def test_changes_of_the_engine_are_written_also_after_failures(rig: Rig) -> None:
-    rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
+    rig.directory.write_errors = [DirectoryUnavailable("gone"), DirectoryUnavailable("gone")]
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
     assert rig.directory.writes == [Put(topic("b"))]
@@ -182,7 +182,7 @@ def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Pa
 
 
 def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None:
-    rig.sync.away(DirectoryAway("the cable is out"))
+    rig.sync.unavailable(DirectoryUnavailable("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
     assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
     assert (rig.sync.behind, rig.directory.writes) == (2, [])

@@ -20,7 +20,7 @@ from arborcast.topic_model.legacy_content import wrap
 from arborcast.topic_model.records.notifications import Notification, replayed
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support import make
-from tests.support.sealed import VAULT, protected
+from tests.support.sealed import SECRET_OPENER, protected
 
 Mode = Literal["cloudevents-binary", "cloudevents-structured", "cloudevents-batched"]
 
@@ -119,7 +119,7 @@ def test_headers_of_every_push(form: Mode) -> None:
 def test_signature_of_standard_webhooks(form: Mode) -> None:
     secret = new_secret()
     target = protected(subscription(form), (Webhook(secret)._whsecret, None))
-    request = Envelope(target, VAULT).request([notification()], 1)
+    request = Envelope(target, SECRET_OPENER).request([notification()], 1)
     assert secret.startswith(PREFIX)
     headers = {name.lower(): value for name, value in request.headers}
     Webhook(secret).verify(request.body, headers, json_parse=False)

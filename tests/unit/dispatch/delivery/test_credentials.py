@@ -12,12 +12,12 @@ from arborcast.core.errors import SecretError, SignatureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.signatures import check
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import HIDDEN, Vault
+from arborcast.dispatch.delivery.credentials import HIDDEN, SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.make import notification
-from tests.support.sealed import KEYS, VAULT, protected
+from tests.support.sealed import KEYS, SECRET_OPENER, protected
 
 NEW, OLD = b"n" * 32, b"o" * 24
 NOW = 1_800_000_000.75
@@ -29,7 +29,7 @@ def subscription(consumer: str = "https://consumer/", **changes: Any) -> Subscri
 
 
 def pushed(target: Subscription, *names: str, attempt: int = 1, now_s: float = NOW) -> PushRequest:
-    return Envelope(target, VAULT).request([notification(name) for name in names or ("n1",)], attempt, now_s)
+    return Envelope(target, SECRET_OPENER).request([notification(name) for name in names or ("n1",)], attempt, now_s)
 
 
 def accepts(request: PushRequest, key: bytes, now_s: float = NOW, more: bytes = b"") -> bool:
@@ -71,29 +71,29 @@ def test_both_secrets_sign_during_a_replacement() -> None:
 def test_unprotected_pushes_need_no_key() -> None:
     names = {name for name, _ in Envelope(subscription()).request([notification()], 1).headers}
     assert not {name for name in names if name.startswith("webhook-") or name == "Authorization"}
-    assert VAULT.guard(subscription()) is None
+    assert SECRET_OPENER.open(subscription()) is None
 
 
 def test_no_unprotected_push_if_the_secret_is_unreadable() -> None:
     target = protected(subscription(), (NEW, None))
     moved = msgspec.structs.replace(target, consumer=EndpointReference("https://evil/"))
-    other_keys = Vault(SecretSettings(), KeyRing({"k2": b"k" * 32}))
-    for protecting, vault, why in (
+    other_keys = SecretOpener(SecretSettings(), KeyRing({"k2": b"k" * 32}))
+    for protecting, opener, why in (
         (target, None, "has no keys to open"),
         (target, other_keys, "not in the key file"),
-        (moved, VAULT, "another context"),
+        (moved, SECRET_OPENER, "another context"),
     ):
         with pytest.raises(SecretError, match=why):
-            Envelope(protecting, vault)
+            Envelope(protecting, opener)
 
 
 def test_credentials_are_in_their_header_only() -> None:
     target = protected(subscription(), authorization=BASIC)
-    envelope = Envelope(target, VAULT)
+    envelope = Envelope(target, SECRET_OPENER)
     request = envelope.request([notification()], 1)
     assert dict(request.headers)["Authorization"] == BASIC.decode()
     assert not {name for name, _ in request.headers if name.startswith("webhook-")}
-    for shown in (repr(request), repr(envelope), repr(target), str(vars(envelope)["_guard"])):
+    for shown in (repr(request), repr(envelope), repr(target), str(vars(envelope)["_secrets"])):
         assert "dXNlcj" not in shown
 
 
@@ -109,7 +109,7 @@ def test_credentials_are_in_their_header_only() -> None:
     ],
 )
 def test_credentials_in_an_answer_are_hidden(answer: bytes, kept: bytes) -> None:
-    assert Envelope(protected(subscription(), authorization=BASIC), VAULT).redact(answer) == kept
+    assert Envelope(protected(subscription(), authorization=BASIC), SECRET_OPENER).redact(answer) == kept
     assert Envelope(subscription()).redact(answer) == answer
 
 
@@ -118,7 +118,7 @@ def test_credentials_in_an_answer_are_hidden(answer: bytes, kept: bytes) -> None
 )
 def test_credentials_with_line_breaks_are_refused(value: bytes) -> None:
     with pytest.raises(SecretError, match="not a valid value of an HTTP header"):
-        Envelope(protected(subscription(), authorization=value), VAULT)
+        Envelope(protected(subscription(), authorization=value), SECRET_OPENER)
 
 
 def test_client_certificates_are_for_allowed_endpoints_only(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_client_certificates_are_for_allowed_endpoints_only(tmp_path: Path) -> N
 
     def certificate(url: str, name: str, settings: SecretSettings = allowing) -> str:
         target = protected(subscription(url), certificate=name)
-        return Envelope(target, Vault(settings, KEYS)).request([notification()], 1).client_certificate
+        return Envelope(target, SecretOpener(settings, KEYS)).request([notification()], 1).client_certificate
 
     assert certificate("https://partner.example:8443/x", "plant") == str(tmp_path / "plant.pem")
     for url, name in (

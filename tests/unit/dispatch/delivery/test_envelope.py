@@ -15,7 +15,7 @@ from lxml import etree
 from arborcast.core.security import signatures
 from arborcast.core.security.keyring import add_key
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import NOTIFY_ACTION, Envelope, topic_element
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.expressions import CONCRETE, concrete_topic
@@ -27,7 +27,7 @@ from arborcast.topic_model.records.results import Promise, read_promise
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription
 from arborcast.topic_model.topics import TopicPath, make_path
 from tests.support import make
-from tests.support.sealed import KEYS, VAULT, protected
+from tests.support.sealed import KEYS, SECRET_OPENER, protected
 
 SOAP = {"1.1": "http://schemas.xmlsoap.org/soap/envelope/", "1.2": "http://www.w3.org/2003/05/soap-envelope"}
 NS = {
@@ -226,7 +226,7 @@ def test_each_message_of_a_push_has_its_own_labels() -> None:
 
 def test_links_push_signed_messagepack() -> None:
     link = Subscription("peer-b", EndpointReference("http://b/federation"), form="peer", peer=Peer("G/a", "G/b"))
-    envelope = Envelope(protected(link, (b"s" * 32, None)), VAULT, 60.0)
+    envelope = Envelope(protected(link, (b"s" * 32, None)), SECRET_OPENER, 60.0)
     request = envelope.request([notification("n1"), notification("n2", path=("H/x",))], 2, 1_000.0)
     headers = {name.lower(): value for name, value in request.headers}
     signatures.check([b"s" * 32], headers, request.body, 1_000.0)
@@ -239,7 +239,7 @@ def test_links_push_signed_messagepack() -> None:
 
 def test_to_an_mqtt_topic_only_the_payload_is_sent() -> None:
     address = "mqtt://broker.example:1883/out/%7Btopic%7D?retain"
-    envelope = Envelope(subscription(consumer=EndpointReference(address), form="raw"), VAULT, callback_s=60.0)
+    envelope = Envelope(subscription(consumer=EndpointReference(address), form="raw"), SECRET_OPENER, callback_s=60.0)
     xml = notification(valid_until_ms=5_000)
     request = envelope.request([xml], 2, push="p1")
     assert request.url == "mqtt://broker.example:1883/out/%7Burn%3At%7Da/b?retain"
@@ -260,9 +260,11 @@ def test_to_an_mqtt_topic_only_the_payload_is_sent() -> None:
     assert (request.body.decode(), dict(request.headers)) == (text, headers), "text as published"
 
 
-def accepting(target: Subscription, vault: Vault | None = VAULT, callback_s: float = 60.0) -> PushRequest:
+def accepting(
+    target: Subscription, opener: SecretOpener | None = SECRET_OPENER, callback_s: float = 60.0
+) -> PushRequest:
     messages = [notification("n1"), notification("n2")] if target.form == "notify" else [notification("n1")]
-    return Envelope(target, vault, callback_s).request(messages, 1, NOW_MS / 1000, push="p-1")
+    return Envelope(target, opener, callback_s).request(messages, 1, NOW_MS / 1000, push="p-1")
 
 
 def managed(
@@ -284,29 +286,29 @@ def test_a_push_has_the_address_for_a_later_result(form: str, messages: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("target", "vault", "callback_s"),
+    ("target", "opener", "callback_s"),
     [
-        (managed(), VAULT, 0.0),
+        (managed(), SECRET_OPENER, 0.0),
         (managed(), None, 60.0),
-        (managed(address=""), VAULT, 60.0),
-        (managed(policy=DeliveryPolicy(reliability="timely")), VAULT, 60.0),
-        (managed(address="http://another.broker/subscription?id=1"), VAULT, 60.0),
-        (managed(), Vault(SecretSettings(key_file="there/is/none")), 60.0),
+        (managed(address=""), SECRET_OPENER, 60.0),
+        (managed(policy=DeliveryPolicy(reliability="timely")), SECRET_OPENER, 60.0),
+        (managed(address="http://another.broker/subscription?id=1"), SECRET_OPENER, 60.0),
+        (managed(), SecretOpener(SecretSettings(key_file="there/is/none")), 60.0),
     ],
-    ids=["switched off", "no vault", "no manager", "timely", "foreign manager", "no keys"],
+    ids=["switched off", "no keys", "no manager", "timely", "foreign manager", "no keys"],
 )
-def test_no_address_for_a_later_result(target: Subscription, vault: Vault | None, callback_s: float) -> None:
-    made = accepting(target, vault, callback_s)
+def test_no_address_for_a_later_result(target: Subscription, opener: SecretOpener | None, callback_s: float) -> None:
+    made = accepting(target, opener, callback_s)
     assert not {"Arborcast-Callback", "Arborcast-Push"} & dict(made.headers).keys()
     assert made.result_by_ms == 0
 
 
 def test_a_key_file_created_later_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.core.security.keyring._CHECK_INTERVAL_S", 0.0)
-    vault = Vault(SecretSettings(key_file=str(tmp_path / "keys")))
-    envelope = Envelope(managed("raw"), vault, 60.0)
+    opener = SecretOpener(SecretSettings(key_file=str(tmp_path / "keys")))
+    envelope = Envelope(managed("raw"), opener, 60.0)
     assert envelope.request([notification()], 1, push="p").result_by_ms == 0
     add_key(tmp_path / "keys", "k1")
     made = envelope.request([notification()], 1, push="p")
     promise = dict(made.headers)["Arborcast-Callback"].rpartition("/")[2]
-    assert read_promise(promise, vault.keys).push == "p"
+    assert read_promise(promise, opener.keys).push == "p"

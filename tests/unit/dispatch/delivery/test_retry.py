@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import ConfigError
-from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classify
+from arborcast.dispatch.delivery.outcomes import Outcome, classify, is_sender_fault
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, policy_of, verdict_of, wait_ms
 from arborcast.dispatch.logs.attempts import State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -39,7 +39,7 @@ def judged(
 ) -> Verdict:
     message = notification(accepted_ms=accepted_ms)
     push = Push("p", [message], PushRequest("http://s/", (), b""), result, NOW)
-    return judge(classify(result), policy, message, counted, push, NOW, 0.0)
+    return verdict_of(classify(result), policy, message, counted, push, NOW, 0.0)
 
 
 # State after the first attempt, error, whether the endpoint is unreachable; statuses and failures with this outcome.
@@ -87,7 +87,7 @@ def test_outcome_where_a_result_may_come_later(
 ) -> None:
     outcome = classify(result, by_ms)
     assert (outcome.error, outcome.delivered, outcome.taken) == (error, delivered, taken)
-    assert not outcome.blames_message
+    assert not outcome.is_message_error
     assert not outcome.endpoint_unreachable
 
 
@@ -155,7 +155,7 @@ def test_any_verdict_is_within_its_bounds(
     result = PushResult(error.status, retry_after_s=retry_after)
     push = Push("p", [message], PushRequest("http://s/", (), b""), result, NOW)
 
-    match judge(error, policy, message, counted, push, NOW, chance):
+    match verdict_of(error, policy, message, counted, push, NOW, chance):
         case Verdict("parked", at_ms):
             assert counted < attempts
             assert NOW <= at_ms < policy.expires_ms(message)
@@ -198,5 +198,5 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
     ],
 )
 def test_sender_faults_are_permanent(response: bytes, permanent: bool) -> None:
-    assert blames_sender(response) is permanent
+    assert is_sender_fault(response) is permanent
     assert judged(PushResult(500, response=response)).state == ("dead" if permanent else "parked")

@@ -51,7 +51,7 @@ def test_a_lane_is_slow_by_its_answers_not_by_its_queue() -> None:
     assert not lane(waiting=2_000, pushes=100, messages=100, spent_s=1.0).is_slow(2.0)
     assert lane(waiting=2_000, pushes=100, messages=100, spent_s=5.0).is_slow(2.0)
     assert NO_TURN.is_slow(2.0), "no answer yet"
-    assert [lane(pushes=1, spent_s=each).is_lively for each in (0.01, 0.02)] == [True, False]
+    assert [lane(pushes=1, spent_s=each).is_responsive for each in (0.01, 0.02)] == [True, False]
 
 
 def test_slow_lanes_without_an_end_of_the_batch() -> None:

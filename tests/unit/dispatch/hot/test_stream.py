@@ -135,17 +135,17 @@ def test_a_round_that_leaves_deliveries_has_begun_pushes_behind_its_position(mon
 def test_the_duration_of_rounds_converges(per_second: int) -> None:
     rounds = Rounds(3.0)
     for _ in range(20):
-        rounds.took(rounds.most / per_second)
+        rounds.measured(rounds.most / per_second)
     assert rounds.most / per_second == pytest.approx(3.0, rel=0.05)
     if per_second == 20_000:
-        rounds.took(rounds.most / 400)
+        rounds.measured(rounds.most / 400)
         assert rounds.most / 400 == pytest.approx(3.0, rel=0.05), "adapted after one round"
 
 
 @pytest.mark.parametrize(("took_s", "least", "most"), [(0.0, 1, 4_000), (1e9, 100, 100)])
 def test_bounds_of_the_size_of_a_round(took_s: float, least: int, most: int) -> None:
     rounds = Rounds(3.0)
-    rounds.took(took_s)
+    rounds.measured(took_s)
     assert least <= rounds.most <= most
 
 

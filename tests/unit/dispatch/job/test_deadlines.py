@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import deadlines
-from arborcast.dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
+from arborcast.dispatch.job.deadlines import DeadlineKey, Deadlines, DeadlineWatch
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -31,7 +31,7 @@ def with_deadline(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> 
     return subscription(name, policy=DeliveryPolicy(deadline_ms=deadline_ms, **policy))
 
 
-def missed(made: Deadlines, now_ms: int) -> dict[Quiet, int]:
+def missed(made: Deadlines, now_ms: int) -> dict[DeadlineKey, int]:
     """The missed deadlines that are reported, with the time of the last match."""
     found = {each: made.checked(each, now_ms) for each in made.over(now_ms)}
     assert all(notice[0] == "deadline-missed" for notice in found.values() if notice is not None)
@@ -44,9 +44,9 @@ def test_deadlines_per_topic_begin_with_the_first_notification() -> None:
     assert missed(made, 10_000) == {}
     made.matched("s", "a", 10_000, 10_000)
     made.matched("s", "b", 10_500, 10_500)
-    assert missed(made, 11_000) == {Quiet("s", "a"): 10_000}
-    assert missed(made, 11_500) == {Quiet("s", "b"): 10_500}
-    assert made.matched("s", "a", 12_000, 12_000) == Quiet("s", "a")
+    assert missed(made, 11_000) == {DeadlineKey("s", "a"): 10_000}
+    assert missed(made, 11_500) == {DeadlineKey("s", "b"): 10_500}
+    assert made.matched("s", "a", 12_000, 12_000) == DeadlineKey("s", "a")
 
 
 def test_a_changed_deadline_restarts_its_time_a_renewal_does_not() -> None:
@@ -55,10 +55,10 @@ def test_a_changed_deadline_restarts_its_time_a_renewal_does_not() -> None:
     made.watch(msgspec.structs.replace(with_deadline("s"), terminates_ms=99), 500)
     (over,) = made.over(1_000)
     assert made.checked(over, 999) is None, "messages of the last millisecond may be unmatched"
-    assert missed(made, 1_000) == {Quiet("s"): 0}
+    assert missed(made, 1_000) == {DeadlineKey("s"): 0}
     made.watch(with_deadline("s", 300), 2_000)
     assert missed(made, 2_299) == {}
-    assert missed(made, 2_300) == {Quiet("s"): 2_000}
+    assert missed(made, 2_300) == {DeadlineKey("s"): 2_000}
     made.forget("s")
     assert made.matched("s", "a", 3_000, 3_000) is None
     assert missed(made, 99_000) == {}
@@ -71,7 +71,7 @@ def test_missed_and_met_alternate_by_time_of_acceptance(steps: list[tuple[int, i
     for wait_ms, late_ms in steps:
         now_ms += wait_ms
         over = last_ms + 1_000 <= now_ms
-        assert missed(made, now_ms) == ({Quiet("s"): last_ms} if over and not silent else {})
+        assert missed(made, now_ms) == ({DeadlineKey("s"): last_ms} if over and not silent else {})
         silent = silent or over
         if late_ms is not None:
             met = silent and late_ms < 1_000 and now_ms - late_ms > last_ms
@@ -252,7 +252,12 @@ def test_the_number_of_watched_topics_is_bounded(monkeypatch: pytest.MonkeyPatch
     for name in ("s", "t", "all"):
         for topic in ("a", "b"):
             made.matched(name, topic, 10, 10)
-    assert missed(made, 5_000) == {Quiet("s", "a"): 10, Quiet("s", "b"): 10, Quiet("t", "a"): 10, Quiet("all"): 10}
+    assert missed(made, 5_000) == {
+        DeadlineKey("s", "a"): 10,
+        DeadlineKey("s", "b"): 10,
+        DeadlineKey("t", "a"): 10,
+        DeadlineKey("all"): 10,
+    }
     made.forget("s")
     made.matched("t", "b", 20, 20)
-    assert missed(made, 5_000) == {Quiet("t", "b"): 20}, "forget makes room"
+    assert missed(made, 5_000) == {DeadlineKey("t", "b"): 20}, "forget makes room"

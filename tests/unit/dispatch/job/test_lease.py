@@ -53,20 +53,20 @@ class Group:
         while True:
             self._read(name)
             yield "read"
-            if not job.mine and (job.holder is None or self.now - job.last_record_at > LEASE_S):
+            if not job.is_held and (job.holder is None or self.now - job.last_record_at > LEASE_S):
                 claim = job.claim()
                 yield "decided"
                 self.log.append(claim)
                 yield "claimed"
                 self._read(name)
-            if job.mine:
+            if job.is_held:
                 sent = self.now
                 renewal = job.renewal()
                 yield "sends"
                 self.log.append(renewal)
                 yield "renewed"
                 self._read(name)
-                if job.mine:
+                if job.is_held:
                     self.until[name] = sent + HOLD_S
             yield "done"
 

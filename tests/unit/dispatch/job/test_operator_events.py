@@ -34,10 +34,13 @@ def test_each_kind_has_a_system_topic() -> None:
         ),
         (
             OperatorEvent(
-                "fragments-incomplete", 9, topic="a/b", facts=(("Identification", "m:1"), ("Had", "0 2"), ("None", ""))
+                "fragments-incomplete",
+                9,
+                topic="a/b",
+                facts=(("Identification", "m:1"), ("Received", "0 2"), ("None", "")),
             ),
             "9",
-            [("Topic", "a/b"), ("Identification", "m:1"), ("Had", "0 2")],
+            [("Topic", "a/b"), ("Identification", "m:1"), ("Received", "0 2")],
         ),
     ],
     ids=lambda each: getattr(each, "kind", ""),

@@ -12,7 +12,7 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.job import runtime
-from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
+from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heartbeat
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.realtime.mode_controller import ModeController
@@ -27,7 +27,7 @@ class Job:
     def __init__(self) -> None:
         self.rounds = self.jvm_checks = self.beats = 0
         self.jvm_ends = False
-        self.heart = Heart(self._check_jvm, lambda: self.rounds, LIMIT_S, None)
+        self.heartbeat = Heartbeat(self._check_jvm, lambda: self.rounds, LIMIT_S, None)
 
     def _check_jvm(self) -> None:
         self.jvm_checks += 1
@@ -40,27 +40,27 @@ class Job:
 
 def test_heartbeats_require_redelivery_and_jvm(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
-    job.heart.check(0.0)
-    job.heart.check(10_000.0)
+    job.heartbeat.check(0.0)
+    job.heartbeat.check(10_000.0)
     assert (job.jvm_checks, job.beats) == (2, 0), "no heartbeat and no limit during a start"
-    job.heart.beat = job.beat
-    job.heart.check(10_002.0)
+    job.heartbeat.beat = job.beat
+    job.heartbeat.check(10_002.0)
     assert (job.jvm_checks, job.beats) == (3, 1)
 
     job, patience_s = Job(), LIMIT_S * PATIENCE_WITH_TASKS
-    job.heart.beat = job.beat
+    job.heartbeat.beat = job.beat
     with caplog.at_level(logging.WARNING):
         for now, beats in ((0.0, 1), (patience_s - 1, 2), (patience_s, 2), (patience_s + 2, 2)):
-            job.heart.check(now)
+            job.heartbeat.check(now)
             assert job.beats == beats, "no round of the redelivery"
     assert len(caplog.records) == 1, "logged once"
     job.rounds += 1
-    job.heart.check(patience_s + 4)
+    job.heartbeat.check(patience_s + 4)
     assert job.beats == 3
 
     job.jvm_ends = True
     with pytest.raises(ConnectionError):
-        job.heart.check(patience_s + 6)
+        job.heartbeat.check(patience_s + 6)
     assert job.beats == 3
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arborcast.dispatch.matching import filters
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge, Subject
+from arborcast.dispatch.matching.filters import Allowance, Conditions, FilterEvaluator, Subject
 from arborcast.topic_model.expressions import conditions as expressions
 from arborcast.topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
 from arborcast.topic_model.records.notifications import Notification
@@ -137,8 +137,8 @@ def distinct(number: int) -> XPathFilter:
     return condition(f"//x/@a = {number}")
 
 
-def judge(all_ms: float = 400, owner_ms: float = 100, unjudged: frozenset[str] = frozenset()) -> Judge:
-    return Judge(Conditions(), Allowance(all_ms, owner_ms), unjudged)
+def evaluator(all_ms: float = 400, owner_ms: float = 100, unjudged: frozenset[str] = frozenset()) -> FilterEvaluator:
+    return FilterEvaluator(Conditions(), Allowance(all_ms, owner_ms), unjudged)
 
 
 LARGE = notification(payload=b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>")
@@ -164,7 +164,7 @@ COSTS = compile_condition(distinct(1)).cost(parse_document(LARGE.payload))
 def test_cost_of_the_conditions_of_one_owner_is_bounded(evaluated: list[str]) -> None:
     hostile = [by("mallory", f"h{number}", distinct(number)) for number in range(500)]
     others = [by("anna", "cheap", condition("@a = 1")), by("", "plain")]
-    of_partition = judge()
+    of_partition = evaluator()
     most = int(Allowance(400, 100).of_owner(LARGE) / COSTS)
     assert 1 < most < 450
 
@@ -185,7 +185,7 @@ def test_cost_of_the_conditions_of_one_owner_is_bounded(evaluated: list[str]) ->
 
 def test_the_most_costly_of_many_owners_are_not_evaluated(evaluated: list[str]) -> None:
     hostile = [by(f"m{number // 20}", f"h{number}", distinct(number)) for number in range(2_000)]
-    of_partition = judge()
+    of_partition = evaluator()
     recipients = of_partition.recipients(LARGE, [*hostile, by("anna", "anna", distinct(9_999))])
     assert len(evaluated) == int(Allowance(400, 100).of_all(LARGE) / COSTS)
     assert "anna" not in of_partition.costly
@@ -193,13 +193,13 @@ def test_the_most_costly_of_many_owners_are_not_evaluated(evaluated: list[str]) 
 
 
 def test_equal_conditions_cost_once_and_hosts_count_as_owners(evaluated: list[str]) -> None:
-    of_partition = judge()
+    of_partition = evaluator()
     alike = [by("anna", f"s{number}", distinct(1)) for number in range(1_000)]
     assert len(of_partition.recipients(LARGE, alike)) == 1_000
     assert (len(evaluated), of_partition.costly) == (1, set())
 
     one = [by("", f"a{number}", distinct(number), host="one") for number in range(500)]
-    of_partition = judge()
+    of_partition = evaluator()
     of_partition.recipients(LARGE, [*one, by("", "b", distinct(7_777), host="two")])
     assert 0 < len(of_partition.costly) < 500
     assert "b" not in of_partition.costly
@@ -207,7 +207,7 @@ def test_equal_conditions_cost_once_and_hosts_count_as_owners(evaluated: list[st
 
 def test_ordinary_conditions_are_all_judged(evaluated: list[str]) -> None:
     many = [by("anna", f"s{number}", condition(f"@a = {number}")) for number in range(300)]
-    of_partition = judge()
+    of_partition = evaluator()
     small = notification(payload=b"<x a='1'>" + b"<y/>" * 100 + b"</x>")
     assert [each.id for each, _ in of_partition.recipients(small, many)] == ["s1"]
     assert (len(evaluated), of_partition.costly) == (300, set())
@@ -218,7 +218,7 @@ def test_types_are_compared_before_conditions_without_parsing(parsed: list[bytes
     subscriptions = [subscription(name, types=types) for name, types in by_types.items()]
 
     def recipients(message: Notification) -> list[str]:
-        return [each.id for each, judged in judge().recipients(message, subscriptions) if judged]
+        return [each.id for each, judged in evaluator().recipients(message, subscriptions) if judged]
 
     typed = notification(payload=b"<reading/>", type="{urn:plant}alarm")
     assert recipients(typed) == ["alarms", "both", "all"]
@@ -226,7 +226,7 @@ def test_types_are_compared_before_conditions_without_parsing(parsed: list[bytes
     # Without a declared type: the name of the payload's element, as for events of the engine.
     assert recipients(notification(payload=b"<p:alarm xmlns:p='urn:plant'/>")) == ["alarms", "both", "all"]
     filtered = subscription(content=(condition("true()"),), types=("reading",))
-    assert judge(unjudged=frozenset({"s"})).recipients(typed, [filtered]) == []
+    assert evaluator(unjudged=frozenset({"s"})).recipients(typed, [filtered]) == []
     assert not Subject(Conditions(), typed).passes(filtered)
     assert parsed == []
 

@@ -22,7 +22,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_transport import FakeTransport
 from tests.support.make import notification, subscription
 from tests.support.redelivery_setup import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, Setup, retry
-from tests.support.sealed import VAULT
+from tests.support.sealed import SECRET_OPENER
 
 LANE = "queue:q"
 CALLBACK_MS = int(PushSettings().callback_s * 1000)
@@ -261,7 +261,7 @@ def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
 
     def body(server: Subscription, now_s: float = 2.0) -> bytes:
         together = [made(0), made(1, valid_until_ms=5_000), made(2, reply_point="")]
-        return Envelope(server, VAULT, lifespan_s=20.0).request(together, 1, now_s).body
+        return Envelope(server, SECRET_OPENER, lifespan_s=20.0).request(together, 1, now_s).body
 
     server = subscription(queue=1, owner="bert")
     entries = etree.fromstring(body(server)).iter("{*}Request")
@@ -269,8 +269,8 @@ def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
     for number, until_ms in enumerate((81_000, 65_000)):
         mark, request = marks[number], ServedRequest("p1", f"urn:{number}", "bert")
         assert mark is not None
-        assert may_answer(mark, request, until_ms, VAULT.keys)
-        assert not may_answer(mark, request, until_ms + 1, VAULT.keys)
+        assert may_answer(mark, request, until_ms, SECRET_OPENER.keys)
+        assert not may_answer(mark, request, until_ms + 1, SECRET_OPENER.keys)
     assert marks[2] is None, "other addresses need no permission"
     assert b">90000." in body(server, 30.0), "also for a later repetition"
     assert b"Answer" not in body(msgspec.structs.replace(server, owner=""))

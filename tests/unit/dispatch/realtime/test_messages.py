@@ -30,7 +30,7 @@ from arborcast.dispatch.realtime.messages import (
     read_progress,
 )
 from arborcast.dispatch.realtime.task import changed_exclusions
-from arborcast.dispatch.realtime.workers import WorkersHere
+from arborcast.dispatch.realtime.workers import LocalWorkers
 from arborcast.dispatch.redelivery.events import NewLetters
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import Overlay, ViewStep
@@ -175,7 +175,7 @@ def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytes
         encode_progress(WorkerProgress(2, 1, 7, 2, clean=True)),
     ]
     reports: list[PartitionReport] = []
-    listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
+    listener = ProgressListener(KafkaSettings(), reports.append, LocalWorkers())
     for offset, record in enumerate(written):
         logs.write(PROGRESS_LOG, *record)
         listener._read(record, offset)
@@ -190,7 +190,7 @@ def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytes
 def test_all_matches_with_a_valid_position_are_reported() -> None:
     """A record may have matches without a number of notifications, and may be read after the end of its worker."""
     reports: list[PartitionReport] = []
-    listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
+    listener = ProgressListener(KafkaSettings(), reports.append, LocalWorkers())
     listener.begin(2, 1)
     listener._apply(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)))
     listener.end_workers()

@@ -358,7 +358,7 @@ def test_incomplete_messages_are_rows_and_events_once(
             tables.step()
     read_all(tables)
 
-    assert read(tmp_path, "identification", "owner", "topic", "reason", "had", "missing", "bytes") == [
+    assert read(tmp_path, "identification", "owner", "topic", "reason", "received", "missing", "bytes") == [
         ("me:1", "anna", "all/alarm", "time", "0", "1-", 5),
         ("me:2", "", "all/alarm", "content", "0-4", "", 500),
     ]
@@ -370,7 +370,7 @@ def test_incomplete_messages_are_rows_and_events_once(
 
 
 def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log: Log) -> None:
-    doors: list[str] = []
+    interfaces: list[str] = []
 
     def add(operation: OperationBegun, *results: str) -> None:
         for each in operations.pieces_of(operation):
@@ -379,7 +379,7 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
             log.add(*operations.encode(operations.ended(operation, result)))
 
     def restart() -> FoldedTables:
-        tables = table_of(tmp_path, OperationsFold(doors.append))
+        tables = table_of(tmp_path, OperationsFold(interfaces.append))
         read_all(tables)
         return tables
 
@@ -394,9 +394,9 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
         ("topics save", f"t{number}", str(number), str(number + 1), 0 if number else 7, "done") for number in range(40)
     ]
     others = [("restore", "", "", "", 0, "9 records"), ("topics add", "t0", "0", "1", 0, "")]
-    assert read(tmp_path, "what", "subject", "before", "after", "more", "result") == sorted([*expected, *others])
+    assert read(tmp_path, "action", "subject", "before", "after", "more", "result") == sorted([*expected, *others])
     log.records.clear()
     add(operations.begun(by, "topics remove", changes[:1]), "done")
     read_all(running)
-    assert len(read(tmp_path, "what")) == 43
-    assert doors == ["console"] * 4
+    assert len(read(tmp_path, "action")) == 43
+    assert interfaces == ["console"] * 4

@@ -253,7 +253,7 @@ def test_answers_that_kafka_gets_after_an_outage() -> None:
     setup = setup_of(OK)
     promise = park_in_flight(setup)
     setup.set_clock(20_000)  # the session failed meanwhile
-    setup.redelivery.kafka_was_away(10.0)
+    setup.redelivery.kafka_was_unavailable(10.0)
     setup.run(10_000)
     setup.redelivery.reported(Result(promise, "delivered", setup.now_ms))
     setup.run(20_000)

@@ -23,8 +23,8 @@ from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.queues.backlog import Backlog
 from arborcast.dispatch.redelivery import parked_store
-from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
-from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
+from arborcast.dispatch.redelivery.lanes import DueDeliveries, RetryLane
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile, WaitingDelivery, newest_batch
 from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -109,16 +109,16 @@ def test_deliveries_over_a_link_are_pushed_together_in_order(store: ParkedStore)
     link = msgspec.structs.replace(plain, form="peer", peer=Peer("G/a", "G/b"))
     for offset in range(1, 4):
         park(store, delivery(offset), priority=offset)
-    choice, lane = Choice(store, PushSettings()), RetryLane("s")
-    assert offsets(choice.of(lane, link, 1_000, probing=False)) == [1, 2, 3]
-    assert offsets(choice.of(lane, link, 1_000, probing=True)) == [1]
-    assert offsets(choice.of(lane, plain, 1_000, probing=False)) == [1]
+    due, lane = DueDeliveries(store, PushSettings()), RetryLane("s")
+    assert offsets(due.of(lane, link, 1_000, probing=False)) == [1, 2, 3]
+    assert offsets(due.of(lane, link, 1_000, probing=True)) == [1]
+    assert offsets(due.of(lane, plain, 1_000, probing=False)) == [1]
     for offset in (1, 2):
         store.tried(delivery(offset), Tries(1, 1, 2_000))
-    assert choice.of(lane, link, 1_000, probing=False) == []
-    assert offsets(choice.of(lane, link, 2_000, probing=False)) == [1, 2]
+    assert due.of(lane, link, 1_000, probing=False) == []
+    assert offsets(due.of(lane, link, 2_000, probing=False)) == [1, 2]
     lane.flight.add(ONE)
-    assert choice.of(lane, link, 3_000, probing=False) == []
+    assert due.of(lane, link, 3_000, probing=False) == []
 
 
 def test_the_newest_batch_is_read_during_a_write(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     ParkedStore(tmp_path / "one.db", "one").close()
     (tmp_path / "torn.db").write_bytes(b"torn" * 5_000)
     for name, found in (("one.db", "one.db, is that of another log"), ("torn.db", r"torn\.db")):
-        with pytest.raises(SpoiltFile, match=found):
+        with pytest.raises(UnusableFile, match=found):
             ParkedStore(tmp_path / name, "log")
     with pytest.raises(InfrastructureError, match="torn"):
         ParkedStore(tmp_path / "torn.db" / "parked.db")
@@ -394,7 +394,7 @@ def test_memory_to_end_many_deliveries_is_bounded(how: str, tmp_path: Path) -> N
                 case "expired":
                     outcomes.expire(lane, policy, 5_000)
                 case _:
-                    outcomes.shed(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
+                    outcomes.drop_excess(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -35,10 +35,10 @@ def part(
     ready: bool = True,
     code: str = "",
     report: Callable[[str], None] = lambda _words: None,
-    lives: Callable[[float], str] | None = None,
+    liveness: Callable[[float], str] | None = None,
 ) -> Iterator[Part]:
     sleeps = (sys.executable, "-c", f"import time; {code}; time.sleep(600)")
-    watched: dict[str, Any] = {"lives": lives, "hang_timeout_s": 0.6} if lives else {}
+    watched: dict[str, Any] = {"liveness": liveness, "hang_timeout_s": 0.6} if liveness else {}
     made = Part(PartSpec("a", sleeps, {}, folder, folder / "a.log", lambda: ready, **watched), SETTINGS, report)
     try:
         yield made
@@ -132,7 +132,7 @@ def test_a_suspension_counts_little_for_the_detection_of_hangs(tmp_path: Path) -
         asked.release()
         return "no answer"
 
-    with part(tmp_path, lives=silent) as it:
+    with part(tmp_path, liveness=silent) as it:
         start(it)
         it.watch(100.0)
         for _ in range(5):
@@ -155,7 +155,7 @@ def test_an_unfinished_or_failed_probe_has_no_effect(tmp_path: Path) -> None:
         hold.wait()
         return "no answer"
 
-    with part(tmp_path, lives=slow) as it:
+    with part(tmp_path, liveness=slow) as it:
         start(it)
         it.watch(100.0)
         wait_until(lambda: deadlines)
@@ -173,7 +173,7 @@ def test_an_unfinished_or_failed_probe_has_no_effect(tmp_path: Path) -> None:
         asked.release()
         raise RuntimeError("too many open files")
 
-    with part(tmp_path, lives=broken) as it:
+    with part(tmp_path, liveness=broken) as it:
         start(it)
         it.watch(0.0)
         for _ in range(4):

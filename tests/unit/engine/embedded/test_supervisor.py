@@ -59,7 +59,7 @@ def spec(name, code, after, share):
     return PartSpec(
         name, [sys.executable, "-c", program], {}, home.run, home.log(name), ready.exists,
         prepare=lambda: ready.unlink(missing_ok=True), after=tuple(after), stop_share=share,
-        lives=questions.job(ready) if code.startswith("while True: touch()") else None,
+        liveness=questions.job(ready) if code.startswith("while True: touch()") else None,
         hang_timeout_s=settings.hang_timeout_s,
     )
 

@@ -35,7 +35,7 @@ class Group:
             self.follow(name)
 
     def holders(self) -> list[str]:
-        return [name for name, candidate in self.candidates.items() if candidate.mine]
+        return [name for name, candidate in self.candidates.items() if candidate.is_held]
 
 
 def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
@@ -46,7 +46,7 @@ def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
     twice = LeaseRecord(kind="claim", holder="b", term=1)
     group.candidates["a"].apply(twice, 0.0)
     assert group.holders() == ["a"], "the first claim of a term counts"
-    while not group.candidates["b"].mine and group.now < 20:  # a neither reads nor writes
+    while not group.candidates["b"].is_held and group.now < 20:  # a neither reads nor writes
         group.now += RENEW_S
         group.look("b")
     assert HOLD_S < LEASE_S < group.now < 10

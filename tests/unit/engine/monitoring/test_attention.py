@@ -62,7 +62,7 @@ def burning(*windows: str) -> str:
 
 METRICS = {
     "GatewayNotReady": ("gateway_ready 0", "bad engine: A gateway is not ready"),
-    "JobGone": ("gateway_ready 1", "bad engine: No dispatch job responds"),
+    "JobDown": ("gateway_ready 1", "bad engine: No dispatch job responds"),
     "PartDown": ('part_ready{part="kafka"} 0', "bad engine: The part kafka is not ready"),
     "PartRestarts": ('part_restarts_total{part="kafka"} 4', "warn engine: 4 restarts of parts"),
     "PartHangs": ('part_hangs_total{part="kafka"} 1', "warn engine: 1 process hung and were killed"),
@@ -106,8 +106,11 @@ METRICS = {
         "bad objective: Deliveries are late or lost: in 1h 15 times as many as the objective allows",
     ),
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
-    "DirectoryAway": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
-    "MqttAway": ("gateway_duties 1\nmqtt_connected 0", "warn engine: The MQTT bridge has no session at the broker"),
+    "DirectoryUnavailable": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
+    "MqttDisconnected": (
+        "gateway_lease_held 1\nmqtt_connected 0",
+        "warn engine: The MQTT bridge has no session at the broker",
+    ),
     "DescriptorsGrow": (
         'process_cpu_seconds_total{process="a"} 1\nprocess_descriptors{process="a"} 10001',
         "warn engine: a has 10.0 k open files",
@@ -122,7 +125,7 @@ def test_metrics_of_an_alert_are_a_concern(rule: str) -> None:
     metrics = re.sub("^", "arborcast_", metrics, flags=re.MULTILINE)
     job = "arborcast_dispatch_batches_total 1\n"
     before = sample_of(NOW - 60, Scrape.of(job))
-    after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobGone")))
+    after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobDown")))
     (only,) = found([before, after])
     assert only.startswith(concern)
 
@@ -153,7 +156,7 @@ def test_figures_that_are_no_concern() -> None:
     gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
     many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
     assert found(many) == [], "a sample without the job is no growth of counters"
-    elsewhere = "arborcast_gateway_duties 0\narborcast_mqtt_connected 0\narborcast_dispatch_batches_total 1"
+    elsewhere = "arborcast_gateway_lease_held 0\narborcast_mqtt_connected 0\narborcast_dispatch_batches_total 1"
     assert found([sample_of(NOW, Scrape.of(elsewhere))]) == [], "another engine's gateway has the session"
     assert found(HEALTHY, NOW + STALE_S) == []
     (stale,) = found(HEALTHY, NOW + STALE_S + 1)
@@ -229,8 +232,8 @@ def test_counters_of_alerts_begin_at_zero() -> None:
     declare_framed(gateway, Mock(spec=FramedServer, counts=Counts(), connections=0, unread=0))
     lines = (gateway.text() + JobMetrics().registry.text()).splitlines()
     counters = re.findall(r"(?:rate|increase)\((\w+_total)\{(.+?)\}", " ".join(RULES.values()))
-    for door in ("gateway", "framed"):
-        assert (f"arborcast_{door}_refused_total", 'reason="Defect"') in counters
+    for listener in ("gateway", "framed"):
+        assert (f"arborcast_{listener}_refused_total", 'reason="Defect"') in counters
     for name, selector in counters:
         (label, values, more), *_ = re.findall(r'(\w+)!?=~?"([^"]*)"(.*)', selector)
         for value in values.split("|"):

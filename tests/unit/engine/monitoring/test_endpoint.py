@@ -15,7 +15,7 @@ import requests
 from arborcast.core.errors import ConfigError
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.engine.monitoring import endpoint as endpoint_module
-from arborcast.engine.monitoring.endpoint import Endpoint, Page, serve_job_sometime
+from arborcast.engine.monitoring.endpoint import Endpoint, Page, serve_job_when_free
 from arborcast.engine.monitoring.stack_monitor import get, own_page
 from arborcast.engine.settings.stack import MetricsSettings
 from tests.support.certificates import make_certificates
@@ -79,7 +79,7 @@ def test_a_port_in_time_wait_is_free() -> None:
 
 def test_a_job_whose_port_is_taken_serves_later() -> None:
     with serving() as (endpoint, base):
-        serve_job_sometime(JobMetrics(), MetricsSettings(job_port=endpoint.port), pause_s=0.02)
+        serve_job_when_free(JobMetrics(), MetricsSettings(job_port=endpoint.port), pause_s=0.02)
         assert asked(f"{base}/metrics") == (200, "up 1\n")
 
     def text() -> str:

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.telemetry.metrics import Registry, merged
-from arborcast.engine.monitoring.history import MetricsHistory, files_in, read_history, read_thinned
+from arborcast.engine.monitoring.history import MetricsHistory, files_in, read_downsampled, read_history
 from arborcast.engine.monitoring.samples import (
     NO_BOUND,
     JvmSample,
     MetricsSample,
     ProcessFigures,
     Scrape,
+    downsampled,
     grown,
     grown_buckets,
     quantile,
@@ -20,7 +21,6 @@ from arborcast.engine.monitoring.samples import (
     rates,
     sample_of,
     shares,
-    thinned,
 )
 
 
@@ -157,11 +157,11 @@ def test_a_long_history_is_thinned_during_the_reading(tmp_path: Path) -> None:
     assert older.exists()
     with current.open("ab") as stream:
         stream.write(b'{"at":996.0,"accep\n{"accepted":3,"at":997.0}\nnothing\n')
-    found = read_thinned(tmp_path, 100.0, 1_100.0, 10)
+    found = read_downsampled(tmp_path, 100.0, 1_100.0, 10)
     # The last readable one of each hundred seconds.
     assert [sample.at for sample in found] == [195, 295, 395, 495, 595, 695, 795, 895, 995]
     assert [sample.accepted for sample in found][:2] == [39, 59]
-    assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
+    assert read_downsampled(tmp_path / "nothing", 0, 1, 10) == []
 
 
 def test_a_long_history_is_read_in_bounded_memory(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_thinning_keeps_peaks(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, 10_000)
     for sample in samples:
         history.add(sample)
-    for kept in (thinned(samples, 10), read_thinned(tmp_path, 0.0, 100.0, 10)):
+    for kept in (downsampled(samples, 10), read_downsampled(tmp_path, 0.0, 100.0, 10)):
         (peak,) = [each for each in kept if each.lag_seconds]
         assert (peak.at, peak.lag_seconds, peak.lag_records) == (49.0, 9.0, 7.0)
         assert (peak.waiting, peak.in_flight) == ({"parked": 3.0, "due": 5.0}, {"batch": 2.0})

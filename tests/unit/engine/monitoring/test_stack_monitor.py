@@ -20,7 +20,14 @@ from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.perf_counters import counters, figures_of, read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape
-from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
+from arborcast.engine.monitoring.stack_monitor import (
+    MemoryReader,
+    ProcessAccounts,
+    ProcessUse,
+    StackMonitor,
+    role,
+    uses_of,
+)
 from arborcast.engine.monitoring.watching import decoded
 from arborcast.engine.processes.processes import ProcessId
 
@@ -80,9 +87,11 @@ def test_a_hanging_part_is_shown_without_a_wait(tmp_path: Path) -> None:
 
 def test_cpu_of_ended_processes_still_counts() -> None:
     accounts = ProcessAccounts()
-    old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
-    assert accounts.update([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
-    later = accounts.update([Use("workers", (2, 0.0), 6.0, 50, 1, 1), Use("workers", (1, 7.0), 1.0, 10, 1, 1)])
+    old = ProcessUse("workers", (1, 0.0), 10.0, 100, 2, 3)
+    assert accounts.update([old, ProcessUse("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
+    later = accounts.update(
+        [ProcessUse("workers", (2, 0.0), 6.0, 50, 1, 1), ProcessUse("workers", (1, 7.0), 1.0, 10, 1, 1)]
+    )
     assert later["workers"].cpu_seconds == 17
     assert later["workers"].memory_bytes == 60
     assert later["workers"].processes == 2

@@ -227,7 +227,7 @@ def test_ports_of_the_engine_are_its_own(tmp_path: Path) -> None:
         zmq__subscribe="tcp://127.0.0.1:8206",
         zmq__publish="tcp://*:8207",
         zmq__pipeline=">tcp://127.0.0.1:8210",
-        zmq__asked="tcp://127.0.0.1:*",
+        zmq__requests="tcp://127.0.0.1:*",
         zmq__tasks="tcp://[::1]:8208",
         outbound__allow="0.0.0.0/0, ::/0",
     )

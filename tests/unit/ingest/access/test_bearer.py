@@ -17,7 +17,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.bearer import Bearer, WrongToken, read_keys
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import Guesses
+from arborcast.ingest.access.users import FailedLogins
 from arborcast.topic_model.grants import Identity
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import users_in
@@ -155,7 +155,7 @@ def test_settings_without_algorithm_issuer_or_audience(jwks: Path, key: str) -> 
 
 
 def test_valid_tokens_amid_wrong_ones_of_the_same_address(jwks: Path) -> None:
-    users = users_in(jwks.parent, guesses=Guesses(3, 300))
+    users = users_in(jwks.parent, failed_logins=FailedLogins(3, 300))
     access = settings(jwks, cache_s=0)
     parts = GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))

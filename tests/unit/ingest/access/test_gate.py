@@ -16,7 +16,7 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.username_token import UsernameToken
-from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.access.users import FailedLogins, Users
 from arborcast.ingest.access.users_file import User
 from arborcast.ingest.framed import subscriptions as framed
 from arborcast.ingest.operations.pull_points import open_pull_point
@@ -211,7 +211,7 @@ def test_refused_username_tokens(parts: GatewayParts, header: str, fault: str) -
 
 
 def test_guesses_of_digests_are_limited(tmp_path: Path, clock: Clock) -> None:
-    users, parts = users_in(tmp_path, guesses=Guesses(3, 300, clock)), GatewayParts()
+    users, parts = users_in(tmp_path, failed_logins=FailedLogins(3, 300, clock)), GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="token"), users, clock))
     assert [sent(parts, digest("anna", str(guess))).status for guess in range(5)] == [500] * 3 + [429] * 2
 

@@ -12,7 +12,7 @@ import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.username_token import NonceMemory, UsernameToken
-from arborcast.wire.errors import IdentitiesAway, TokenRefused
+from arborcast.wire.errors import IdentitiesUnavailable, TokenRefused
 
 NOW = 1_700_000_000.0
 
@@ -106,7 +106,7 @@ def test_a_nonce_that_cannot_be_recorded_is_refused(
 
     def refused(nonce: int, words: str) -> None:
         caplog.clear()
-        with pytest.raises(IdentitiesAway, match=words):
+        with pytest.raises(IdentitiesUnavailable, match=words):
             one.use(token(nonce), NOW)
         assert words in caplog.text
 

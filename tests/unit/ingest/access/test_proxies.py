@@ -14,7 +14,7 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.proxies import Proxies
 from arborcast.ingest.access.rates import PeerConnections, Rates
 from arborcast.ingest.access.settings import AccessSettings, LimitSettings
-from arborcast.ingest.access.users import Guesses
+from arborcast.ingest.access.users import FailedLogins
 from arborcast.ingest.access.users_file import User
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.wire.errors import NotAuthenticated, TooManyRequests
@@ -125,7 +125,7 @@ def test_connections_of_a_proxy_are_not_counted() -> None:
 
 def gate(folder: Path, proxies: Proxies) -> Gate:
     """With one user, anna, with the password `right`."""
-    users = users_in(folder, User("anna", quick_hash("right")), remember_s=0, guesses=Guesses(3, 6))
+    users = users_in(folder, User("anna", quick_hash("right")), remember_s=0, failed_logins=FailedLogins(3, 6))
     return Gate(None, Authenticator(AccessSettings(methods="basic"), users), proxies=proxies)
 
 

@@ -20,10 +20,10 @@ from arborcast.ingest.access import ldap_users
 from arborcast.ingest.access import users as users_module
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users, UserSource
+from arborcast.ingest.access.users import FailedLogins, FileUsers, Users, UserSource
 from arborcast.ingest.access.users_file import MAX_PASSWORD, User, made, password_matches, read_users, write_users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from arborcast.wire.errors import IdentitiesUnavailable, TooManyRequests
 from tests.support.guarded_gateway import quick_hash
 from tests.support.make import Clock
 from tests.support.scripted_server import ScriptedServer
@@ -126,8 +126,8 @@ def clock() -> Clock:
 
 
 def users_of(source: UserSource, clock: Clock, name: int, address: int = 300, remember_s: float = 0) -> Users:
-    """Users with these limits of guesses per name and per address."""
-    return Users(source, remember_s=remember_s, guesses=Guesses(name, address, clock), clock=clock)
+    """Users with these limits of failed logins per name and per address."""
+    return Users(source, remember_s=remember_s, failed_logins=FailedLogins(name, address, clock), clock=clock)
 
 
 async def test_right_credentials_are_cached(source: Source, clock: Clock) -> None:
@@ -151,10 +151,10 @@ async def test_right_credentials_are_cached(source: Source, clock: Clock) -> Non
 async def test_concurrent_guesses_are_counted(source: Source, clock: Clock) -> None:
     source.may_answer.clear()
     users = users_of(source, clock, 3)
-    guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
+    attempts = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
     await asyncio.sleep(0)
     source.may_answer.set()
-    answers = await asyncio.gather(*guesses, return_exceptions=True)
+    answers = await asyncio.gather(*attempts, return_exceptions=True)
     assert answers[:3] == [None] * 3
     assert all(isinstance(answer, TooManyRequests) for answer in answers[3:])
     assert source.checks == 3
@@ -191,8 +191,8 @@ async def test_guesses_count_for_their_address_and_name(source: Source, clock: C
     with pytest.raises(TooManyRequests):  # one password for many names
         await users.check("b10", "123456", "h")
     assert await users.check("b10", "123456", "i") is None
-    users.guesses.wrong("h", "x" * 1_000_000)
-    assert max(map(len, users.guesses._names._filled)) < 300
+    users.failed_logins.add("h", "x" * 1_000_000)
+    assert max(map(len, users.failed_logins._names._filled)) < 300
 
 
 @pytest.mark.parametrize("remember_s", [0, 60])
@@ -219,7 +219,7 @@ async def test_waiting_checks_are_bounded(source: Source, clock: Clock, monkeypa
     waiting = [asyncio.create_task(users.check("b", str(number), f"h{number}")) for number in range(4)]
     await asyncio.sleep(0)
     for _ in range(3):
-        with pytest.raises(IdentitiesAway):
+        with pytest.raises(IdentitiesUnavailable):
             await users.check("c", "right", "h")
     again = asyncio.create_task(users.check("a", "right", "h"))
     await asyncio.sleep(0)
@@ -236,7 +236,7 @@ async def test_clients_do_not_wait_for_a_directory_that_hangs(
     users = users_of(source, clock, 100, remember_s=60)
     source.may_answer.clear()
     for _ in range(3):
-        with pytest.raises(IdentitiesAway, match="in time"):
+        with pytest.raises(IdentitiesUnavailable, match="in time"):
             await users.check("a", "right", "h", b"a:right")
     source.may_answer.set()
     while users.recall(b"a:right") != A:  # the check goes on, and its result is cached
@@ -253,7 +253,7 @@ def in_ldap(port: int = 1) -> LdapUsers:
 
 
 async def test_passwords_that_ldap_cannot_transmit_are_wrong(clock: Clock) -> None:
-    source = in_ldap()  # no server: a request raises IdentitiesAway
+    source = in_ldap()  # no server: a request raises IdentitiesUnavailable
     for password in ("p\x07a", "p\x85a", "p\ue000a", "pa\u05d0", "pa\udc80", "\u00ad\u2060", "p" * 2_000, ""):
         assert source.check("anna", password) is None
     users = users_of(source, clock, 3)
@@ -265,7 +265,7 @@ async def test_passwords_that_ldap_cannot_transmit_are_wrong(clock: Clock) -> No
 def test_an_unreachable_ldap_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     users = in_ldap()
     for _ in range(3):
-        with pytest.raises(IdentitiesAway) as away:
+        with pytest.raises(IdentitiesUnavailable) as away:
             users.check("anna", "pa")
         assert "127.0.0.1" not in str(away.value), "the address is in the log only"
     (line,) = [each for each in caplog.messages if "ldap://127.0.0.1:1" in each]
@@ -285,7 +285,7 @@ def test_a_failed_tls_handshake_is_not_a_wrong_password(
         return Mock(result={"result": 0}, response=[found])
 
     monkeypatch.setattr(ldap_users, "connect", connect)
-    with pytest.raises(IdentitiesAway):
+    with pytest.raises(IdentitiesUnavailable):
         in_ldap().check("anna", "pa")
     assert "no secure connection" in caplog.text
 
@@ -322,5 +322,5 @@ def test_a_connection_closed_by_the_ldap_server() -> None:
                 wait_until(lambda: server.ended)
                 users._entry(connection, "anna")
 
-        with pytest.raises(IdentitiesAway):
+        with pytest.raises(IdentitiesUnavailable):
             search()

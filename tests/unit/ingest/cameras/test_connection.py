@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
@@ -110,7 +110,7 @@ async def test_the_outbound_policy_checks_each_address_of_a_name(monkeypatch: py
         (OutboundSettings(scope="loopback", deny="127.0.0.0/8"), "http://127.0.0.1:9/"),
         (OutboundSettings(), "http://camera.example/"),
     ):
-        with pytest.raises(NotCalled, match="outbound rule"):
+        with pytest.raises(OutboundRefused, match="outbound rule"):
             await CameraConnection(AddressPolicy(settings), NONE).post(url, {}, b"", 60.0)
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from arborcast.ingest.demand.steps import (
-    Act,
     ChangeUpstream,
     Step,
     SubscribeUpstream,
+    UpstreamAction,
     is_wanted,
     may_need,
     overlap,
@@ -40,24 +40,24 @@ AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_
         ([], {"a"}, 0, True, [SubscribeUpstream(A)]),
         ([], {"a", "b"}, 0, True, [SubscribeUpstream(A), SubscribeUpstream(B)]),
         ([HELD], {"a"}, 0, True, []),
-        ([HELD], {"a"}, 800, True, [ChangeUpstream(Act.RENEW, HELD)]),
+        ([HELD], {"a"}, 800, True, [ChangeUpstream(UpstreamAction.RENEW, HELD)]),
         ([AHEAD], {"a"}, 86_400_000, True, []),
         ([AHEAD], {"a"}, 86_395_001, True, []),
-        ([AHEAD], {"a"}, 0, True, [ChangeUpstream(Act.RENEW, AHEAD)]),  # the clock was set back
-        ([HELD], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, HELD), SubscribeUpstream(A)]),
-        ([HELD], {"b"}, 0, True, [ChangeUpstream(Act.PAUSE, HELD), SubscribeUpstream(B)]),
-        ([HELD], set(), 0, True, [ChangeUpstream(Act.PAUSE, HELD)]),
-        ([HELD], set(), 0, False, [ChangeUpstream(Act.END, HELD)]),
-        ([HELD], set(), 900, True, [ChangeUpstream(Act.PAUSE, HELD)]),
-        ([HELD], set(), 1_000, True, [ChangeUpstream(Act.FORGET, HELD)]),
+        ([AHEAD], {"a"}, 0, True, [ChangeUpstream(UpstreamAction.RENEW, AHEAD)]),  # the clock was set back
+        ([HELD], {"a"}, 1_000, True, [ChangeUpstream(UpstreamAction.FORGET, HELD), SubscribeUpstream(A)]),
+        ([HELD], {"b"}, 0, True, [ChangeUpstream(UpstreamAction.PAUSE, HELD), SubscribeUpstream(B)]),
+        ([HELD], set(), 0, True, [ChangeUpstream(UpstreamAction.PAUSE, HELD)]),
+        ([HELD], set(), 0, False, [ChangeUpstream(UpstreamAction.END, HELD)]),
+        ([HELD], set(), 900, True, [ChangeUpstream(UpstreamAction.PAUSE, HELD)]),
+        ([HELD], set(), 1_000, True, [ChangeUpstream(UpstreamAction.FORGET, HELD)]),
         ([HERE], {"a"}, 0, True, []),
-        ([ELSEWHERE], {"a"}, 0, True, [ChangeUpstream(Act.LEAVE, ELSEWHERE), SubscribeUpstream(A)]),
-        ([ELSEWHERE], set(), 0, True, [ChangeUpstream(Act.LEAVE, ELSEWHERE)]),
-        ([ELSEWHERE], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, ELSEWHERE), SubscribeUpstream(A)]),
+        ([ELSEWHERE], {"a"}, 0, True, [ChangeUpstream(UpstreamAction.LEAVE, ELSEWHERE), SubscribeUpstream(A)]),
+        ([ELSEWHERE], set(), 0, True, [ChangeUpstream(UpstreamAction.LEAVE, ELSEWHERE)]),
+        ([ELSEWHERE], {"a"}, 1_000, True, [ChangeUpstream(UpstreamAction.FORGET, ELSEWHERE), SubscribeUpstream(A)]),
         ([PAUSED], set(), 900, True, []),  # paused: no renewal
-        ([PAUSED], set(), 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED)]),
-        ([PAUSED], {"a"}, 900, True, [ChangeUpstream(Act.RESUME, PAUSED)]),
-        ([PAUSED], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED), SubscribeUpstream(A)]),
+        ([PAUSED], set(), 1_000, True, [ChangeUpstream(UpstreamAction.FORGET, PAUSED)]),
+        ([PAUSED], {"a"}, 900, True, [ChangeUpstream(UpstreamAction.RESUME, PAUSED)]),
+        ([PAUSED], {"a"}, 1_000, True, [ChangeUpstream(UpstreamAction.FORGET, PAUSED), SubscribeUpstream(A)]),
     ],
 )
 def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable: bool, expected: list[Step]) -> None:

@@ -12,7 +12,7 @@ from arborcast.core.errors import SignatureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.signatures import check, key_of, new_secret
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.ingest.elements.protection import Protector
@@ -49,8 +49,8 @@ def operation(parts: GatewayParts, name: str, content: str = "", attributes: str
 
 
 def push(parts: GatewayParts, later_s: float = 0) -> PushRequest:
-    vault = Vault(SecretSettings(), KEYS)
-    return Envelope(only_subscription(parts), vault).request([make.notification()], 1, NOW_S + later_s)
+    opener = SecretOpener(SecretSettings(), KEYS)
+    return Envelope(only_subscription(parts), opener).request([make.notification()], 1, NOW_S + later_s)
 
 
 def signed_by(parts: GatewayParts, secret: str, later_s: float = 0) -> bool:

@@ -18,7 +18,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, new_secret, sign
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.federation import datagrams
-from arborcast.ingest.federation.datagrams import DatagramDoor
+from arborcast.ingest.federation.datagrams import DatagramListener
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
@@ -116,7 +116,7 @@ def test_routing_policies_of_own_publications(engine: Engine) -> None:
         ("a/c", "local", True),
     ]
     assert engine.parts.gateway.federation is not None
-    engine.parts.gateway.federation.inside_fast = True
+    engine.parts.gateway.federation.fast_in_group = True
     engine.publish("c")
     assert engine.accepted[-1].fast
     engine.parts.gateway.federation = None
@@ -272,8 +272,8 @@ def test_a_key_file_readable_by_others_is_reported(tmp_path: Path, caplog: pytes
 # Datagrams.
 
 
-def door(engine: Engine) -> DatagramDoor:
-    return DatagramDoor(engine.receiver, Registry())
+def listener(engine: Engine) -> DatagramListener:
+    return DatagramListener(engine.receiver, Registry())
 
 
 def datagram(
@@ -283,7 +283,7 @@ def datagram(
     return encode_datagram(engine.signed(body, key, ago_s), body)
 
 
-def take(at: DatagramDoor, *sent: bytes) -> dict[str, int]:
+def take(at: DatagramListener, *sent: bytes) -> dict[str, int]:
     for each in sent:
         at.datagram_received(each, ("192.0.2.1", 1))
     asyncio.run(at.work())
@@ -293,7 +293,7 @@ def take(at: DatagramDoor, *sent: bytes) -> dict[str, int]:
 def test_datagrams_that_are_not_from_a_member_are_dropped(engine: Engine) -> None:
     one = notification()
     found = take(
-        door(engine),
+        listener(engine),
         b"anything",
         b"ACD1" + bytes(9_000),
         datagram(engine, one, key=b"the key of another federation"),
@@ -309,7 +309,7 @@ def test_datagrams_that_are_not_from_a_member_are_dropped(engine: Engine) -> Non
 
 
 def test_datagrams_are_lost_without_kafka_or_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    at = door(engine)
+    at = listener(engine)
     engine.parts.started = False
     assert take(at, datagram(engine, notification())) == {"unstored": 1}
     engine.parts.started = True
@@ -323,12 +323,12 @@ def test_datagrams_are_lost_without_kafka_or_above_the_limit(engine: Engine, mon
     assert take(at, datagram(engine, notification())) == {"unstored": 2, "taken": 1}
     monkeypatch.setattr(datagrams, "_MOST_WAITING", 3)
     sent = [datagram(engine, notification(f"m{number}")) for number in range(5)]
-    assert take(door(engine), *sent) == {"full": 2, "taken": 3}
+    assert take(listener(engine), *sent) == {"full": 2, "taken": 3}
 
 
 async def test_datagrams_amid_a_flood_of_garbage(engine: Engine) -> None:
     """Reading continues, and the event loop is not blocked."""
-    chance, at = random.Random(7), door(engine)
+    chance, at = random.Random(7), listener(engine)
     datagram_socket = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
     with datagram_socket() as bound, datagram_socket() as out:
         bound.bind(("127.0.0.1", 0))

@@ -154,7 +154,7 @@ def test_a_publication_that_ends_each_connection_is_dropped(tmp_path: Path, monk
         add(publisher, frame)
 
     monkeypatch.setattr(Publisher, "add", fail)
-    settings = ZmqSettings(pipeline=f"ipc://{tmp_path}/p", subscribe="", publish="", asked="")
+    settings = ZmqSettings(pipeline=f"ipc://{tmp_path}/p", subscribe="", publish="", requests="")
     payloads = [b"<n>%d</n>" % number if number != 10 else b"<poison/>" for number in range(20)]
     with framed_edge() as gateway:
         edge = ZmqEdge(settings, ConnectionFactory(gateway.url), 4 * 1024 * 1024, lambda: None)

@@ -11,7 +11,7 @@ import pytest
 from arborcast.client.framed import Connection, Message, Outgoing
 from arborcast.ingest.framed import subscriptions
 from arborcast.ingest.http.inflight import Reservation
-from arborcast.ingest.state.pull_queues import Handout, PullQueues
+from arborcast.ingest.state.pull_queues import MessageClaim, PullQueues
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import Subscription
@@ -131,19 +131,19 @@ def test_bytes_of_unacknowledged_messages(edge: FramedEdge, dial: Connects, monk
 def test_a_sent_message_does_not_stay_in_the_memory_until_the_next_one(
     edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handouts, take = list[weakref.ref[Handout]](), PullQueues.take
+    claims, take = list[weakref.ref[MessageClaim]](), PullQueues.take
 
-    async def noted(*args: Any, **options: Any) -> Handout:
-        handout = await take(*args, **options)
-        handouts.append(weakref.ref(handout))
-        return handout
+    async def noted(*args: Any, **options: Any) -> MessageClaim:
+        claimed = await take(*args, **options)
+        claims.append(weakref.ref(claimed))
+        return claimed
 
     monkeypatch.setattr(PullQueues, "take", noted)
     raw = dial(edge)
     deliver(edge, raw.subscribe("a"), stored("a", "<x/>", "n1"))
     raw.send(frames.encode(FrameKind.ACK, raw.read().correlation))
     wait_until(lambda: nothing_waits(edge))
-    wait_until(lambda: [each() for each in handouts] == [None])
+    wait_until(lambda: [each() for each in claims] == [None])
 
 
 def test_unreadable_messages_are_settled(

@@ -26,10 +26,10 @@ class Client:
         self.reads = True
         self.refused = ""
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         self.reads = True
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         self.refused = reason
 
     def send(self, size: int) -> bool:

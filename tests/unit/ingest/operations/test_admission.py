@@ -167,7 +167,7 @@ async def test_every_topic_gets_a_code(monkeypatch: pytest.MonkeyPatch, caplog: 
         await wait_until_async(lambda: known() == expected, known)
 
     await parts.control.commit([topic("a"), topic("a/b")])
-    giving = asyncio.create_task(codes.give_forever(parts.gateway))
+    giving = asyncio.create_task(codes.assign_forever(parts.gateway))
     await until(a="1", a_b="1.1")
     await parts.gateway.admit({TopicPath("c"): "", TopicPath("a/d"): ""})
     await until(a="1", a_b="1.1", c="2", a_d="1.2")

@@ -30,7 +30,7 @@ def shapes_with(document: bytes, shapes: Shapes[str] | None = None) -> Shapes[st
     shapes = Shapes() if shapes is None else shapes
     request = parse(document)
     place = [part.tag for part in request.operation[0]].index(CONTENT)
-    shapes.learn(request, request.source(DEPTH), place, "known")
+    shapes.remember(request, request.source(DEPTH), place, "known")
     return shapes
 
 

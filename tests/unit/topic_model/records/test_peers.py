@@ -25,9 +25,9 @@ from arborcast.topic_model.records.peers import (
     encode_datagram,
     encode_interest,
     encode_push,
-    goes_over,
     is_datagram,
     is_engine,
+    is_forwarded,
 )
 from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath
@@ -58,7 +58,10 @@ LONG = tuple(f"H/e{number}" for number in range(MAX_ENGINES))
     ],
 )
 def test_links_of_a_notification(facts: dict[str, Any], inside: bool, across: bool) -> None:
-    assert (goes_over(notification(**facts), INSIDE), goes_over(notification(**facts), ACROSS)) == (inside, across)
+    assert (is_forwarded(notification(**facts), INSIDE), is_forwarded(notification(**facts), ACROSS)) == (
+        inside,
+        across,
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +77,9 @@ def test_links_of_a_notification(facts: dict[str, Any], inside: bool, across: bo
 )
 def test_one_of_two_links_carries_it(facts: dict[str, Any], only: bool, without: bool) -> None:
     found = notification(**{"fast": True, **facts})
-    assert (goes_over(found, ONLY), goes_over(found, WITHOUT)) == (only, without)
+    assert (is_forwarded(found, ONLY), is_forwarded(found, WITHOUT)) == (only, without)
     # The link without datagrams, and other groups, get confirmed pushes for all.
-    assert goes_over(found, INSIDE) is goes_over(found, ACROSS) is (only or without)
+    assert is_forwarded(found, INSIDE) is is_forwarded(found, ACROSS) is (only or without)
 
 
 def test_each_engine_gets_a_notification_once() -> None:
@@ -94,7 +97,7 @@ def test_each_engine_gets_a_notification_once() -> None:
                 if of[group] == name:
                     links += [(f"{each}/{of[each]}", Peer(here, f"{each}/")) for each in "GHI" if each != group]
                 for to, peer in links:
-                    if goes_over(found, peer):
+                    if is_forwarded(found, peer):
                         (sent,) = decode_push(encode_push([found], peer)).notifications
                         assert drop_reason(sent, to) == ""
                         arrived.append(to)

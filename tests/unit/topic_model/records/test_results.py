@@ -24,10 +24,10 @@ def test_a_promise_is_read_from_its_address(promise: Promise) -> None:
 
 def test_forged_and_changed_addresses() -> None:
     written = write_promise(PROMISE, KEYS)
-    encoded, _, mark = written.partition(".")
+    encoded, _, mac = written.partition(".")
     other, _, _ = write_promise(PROMISE._replace(push="another"), KEYS).partition(".")
     stranger = write_promise(PROMISE, KeyRing({"new": b"x" * 32}))
-    texts = ("", ".", encoded, f".{mark}", f"{other}.{mark}", stranger, written[:-1], f"{written}A", "\u00e9.new.x")
+    texts = ("", ".", encoded, f".{mac}", f"{other}.{mac}", stranger, written[:-1], f"{written}A", "\u00e9.new.x")
     for text in texts:
         with pytest.raises(SecretError):
             read_promise(text, KEYS)
@@ -41,5 +41,5 @@ def test_addresses_with_earlier_keys_are_valid() -> None:
 
 
 def test_a_mark_is_valid_for_one_use() -> None:
-    mark = KEYS.mark(b"data", "one")
-    assert (KEYS.is_marked(mark, b"data", "one"), KEYS.is_marked(mark, b"data", "another")) == (True, False)
+    mac = KEYS.mac(b"data", "one")
+    assert (KEYS.is_valid_mac(mac, b"data", "one"), KEYS.is_valid_mac(mac, b"data", "another")) == (True, False)

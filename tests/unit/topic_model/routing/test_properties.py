@@ -68,21 +68,21 @@ class NaiveTable:
         target = TriggerTarget(policy.retain, policy.priority, policy.reliable, topic.message_types, distribution)
         return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
 
-    def who(self, path: TopicPath) -> set[str]:
+    def routes_to(self, path: TopicPath) -> set[str]:
         """Ids of all matching subscriptions, paused or not."""
         return {each.id for each in self.subscriptions.values() if naively_matches(each, path, self.topics)}
 
     def match(self, path: TopicPath) -> set[str]:
         """Ids of the matching subscriptions that receive."""
-        return {found for found in self.who(path) if self.subscriptions[found].receives}
+        return {found for found in self.routes_to(path) if self.subscriptions[found].receives}
 
 
 def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
     """All public results, including derived structures."""
     return [
         {path: table.match(path) for path in asked},
-        {path: table.who(path) for path in asked},
-        {path: table.who(path) for path in table.topics.paths()},
+        {path: table.routes_to(path) for path in asked},
+        {path: table.routes_to(path) for path in table.topics.paths()},
         {key: set(targets) for key, targets in table._links.frozen().items()},
         table.due(5, 1_000),
         {each.id: each for each in table.subscriptions()},
@@ -108,10 +108,10 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
     now = model.now()
     for path in asked:
         assert table.fan_out(path) == len(model.match(path))
-        assert {route.subscription_id for route in table.who(path)} == model.who(path)
-        assert all(route.subscription == now[route.subscription_id] for route in table.who(path))
+        assert {route.subscription_id for route in table.routes_to(path)} == model.routes_to(path)
+        assert all(route.subscription == now[route.subscription_id] for route in table.routes_to(path))
     for path in model.topics.paths():
-        assert {route.subscription_id for route in table.who(path)} == model.who(path)
+        assert {route.subscription_id for route in table.routes_to(path)} == model.routes_to(path)
     assert {each.id: each for each in table.subscriptions()} == now
 
 

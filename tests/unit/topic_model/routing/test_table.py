@@ -216,7 +216,7 @@ def test_remembered_answers_are_freed_in_parts() -> None:
     assert table.remembered == 0
     for number in range(3_000):
         assert ids(table, f"a/t{number}") == ["s1"]
-    assert table._graveyard == []
+    assert table._to_free == []
 
 
 @pytest.mark.parametrize(
@@ -285,12 +285,12 @@ def test_a_trigger_follows_the_facts_of_its_topic(records: list[ControlRecord], 
 def test_triggers_are_no_subscriptions_and_end_as_a_whole() -> None:
     table = table_of(TRIGGER, TriggerRecord(make_trigger("two", "on", "to")))
     assert (table.statistics().subscriptions, len(table.triggers)) == (0, 2)
-    assert [each.id for each in table.triggers.into(TO)] == ["one", "two"]
+    assert [each.id for each in table.triggers.publishing_to(TO)] == ["one", "two"]
     assert table.triggers.named("one") is not None
     for record in ending_trigger("one", "removed", 5):
         table.apply(record, 9)
     assert (table.get("one"), table.triggers.named("one")) == (None, None)
     table.apply(Tombstone(trigger_key("two")), 12)
-    assert (len(table.triggers), table.triggers.into(TO), ids(table, "on")) == (0, [], [])
+    assert (len(table.triggers), table.triggers.publishing_to(TO), ids(table, "on")) == (0, [], [])
     (ended,) = table.recipients().of(Notification("n", TopicPath("on/it"), b"", 1, control=9)).ended
     assert ended.id == "one"

@@ -93,7 +93,7 @@ def test_a_tree_keeps_the_first_prefix_of_a_namespace() -> None:
 def test_known_namespaces_are_bounded() -> None:
     known = KnownPrefixes()
     for number in range(5_000):
-        known.learn(TopicPath(f"{{urn:{number}}}a"), "p")
+        known.add(TopicPath(f"{{urn:{number}}}a"), "p")
     assert len(known._known) == 1_000
 
 

@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, Subscription
 from tests.support.make import notification
 from tests.support.receiver import Receiver
-from tests.support.sealed import VAULT, protected
+from tests.support.sealed import SECRET_OPENER, protected
 from tests.support.transports import push
 
 # Line breaks for some parser, and characters that are changed on the way.
@@ -70,7 +70,7 @@ def test_no_stored_text_begins_a_header(
     before, connections = len(receiver.requests), receiver.connections
     signed = protected(target, (b"s" * 32, None), authorization=b"Bearer abc")
     try:
-        request = Envelope(signed, VAULT).request(stored, 1, 1_800_000_000.0)
+        request = Envelope(signed, SECRET_OPENER).request(stored, 1, 1_800_000_000.0)
     except (ArborcastError, ValueError):
         return  # refused before there is a request
     result = push(make(total_timeout_s=10), request.url, request.body, request.headers)

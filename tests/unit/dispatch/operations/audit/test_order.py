@@ -134,8 +134,8 @@ def test_a_possible_repetition_by_the_sender_of_the_later_one_is_undecided(
 ) -> None:
     # The row of the killed worker is lost. The redelivery pushes n2, and n1 after its recovery.
     ledger = Ledger()
-    for each in evaluations:
-        ledger.add(each, written_ms)
+    for value in evaluations:
+        ledger.add(value, written_ms)
     report = Report(T0, T0 + 1)
     with closing(OrderCheck(ledger, ledger.evaluations(), {"s": 0})) as check:
         for offset, each in enumerate(pushes("n2 r-1, n1 r-2")):

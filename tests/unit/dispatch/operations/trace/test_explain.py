@@ -9,21 +9,21 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from arborcast.cli.trace import format_story
+from arborcast.cli.trace import format_explanation
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, State
-from arborcast.dispatch.operations.trace.explain import explain
-from arborcast.dispatch.operations.trace.gathering import _evaluated_in, in_pull_points
-from arborcast.dispatch.operations.trace.story import (
+from arborcast.dispatch.operations.trace.evidence import (
     ControlHistory,
-    DeliveryStory,
+    DeliveryExplanation,
     Evidence,
     MatchedBy,
     Row,
     Step,
     utc,
 )
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import _evaluated_in, in_pull_points
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import (
@@ -79,7 +79,7 @@ def of(*records: ControlRecord | tuple[int, ControlRecord], rows: Sequence[Row] 
     return evidence(history(*(records or (subscription(),))), *rows, **more)
 
 
-def only(found: Evidence, name: str | None = None) -> DeliveryStory:
+def only(found: Evidence, name: str | None = None) -> DeliveryExplanation:
     (delivery,) = explain(found, name).deliveries
     return delivery
 
@@ -281,9 +281,9 @@ def test_reasons_of_outcomes(outcome: str, found: Evidence, why: str) -> None:
 
 def test_stories_without_the_notification() -> None:
     assert not explain(Evidence("n", None, history(subscription("s")))).found
-    story = explain(Evidence("n", None, history(), attempts=[row(1, "delivered")]))
-    assert (story.found, story.topic) == (True, "a/b")
-    found = [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries]
+    explanation = explain(Evidence("n", None, history(), attempts=[row(1, "delivered")]))
+    assert (explanation.found, explanation.topic) == (True, "a/b")
+    found = [(each.subscription, each.endpoint, each.outcome) for each in explanation.deliveries]
     assert found == [("s", "http://s/", "delivered")]
     from_table = only(forgotten(1, 2), "s")
     assert (from_table.expression, from_table.endpoint) == ("a//.", "http://s/")
@@ -316,11 +316,14 @@ def test_a_batch_matches_by_the_control_records_it_has_read() -> None:
     control.add(SubscriptionEnded("there", "unsubscribed", ACCEPTED + 6), ACCEPTED + 6, 3)
     first_push = attempt("there", 1, "delivered", ACCEPTED + 50, batch=7)
     matched = MatchedBy(ACCEPTED + 8, batch=7, control=2, subscriptions=1)
-    story = explain(evidence(control, first_push, evaluated=matched))
+    explanation = explain(evidence(control, first_push, evaluated=matched))
 
-    assert [(each.subscription, each.outcome) for each in story.deliveries] == [("there", "delivered")]
-    assert (story.steps[-1].what, story.steps[-1].detail) == ("matched by the dispatch", "batch 7, for 1 subscription")
-    assert story.steps[-1].at == utc(ACCEPTED + 8)
+    assert [(each.subscription, each.outcome) for each in explanation.deliveries] == [("there", "delivered")]
+    assert (explanation.steps[-1].what, explanation.steps[-1].detail) == (
+        "matched by the dispatch",
+        "batch 7, for 1 subscription",
+    )
+    assert explanation.steps[-1].at == utc(ACCEPTED + 8)
     late = only(evidence(control, first_push, evaluated=matched), "late")
     assert late.why == "the subscription was created later, at 1970-01-01 00:01:40 UTC"
     # The next batch has the opposite recipients.
@@ -382,13 +385,13 @@ def test_links_between_a_triggered_notification_and_its_cause() -> None:
     assert [(step.what, step.detail) for step in fixed.steps] == [("stored", "published as id-t")]
 
     made = Notification("id-t", TopicPath("alarms"), b"<alarm/>", ACCEPTED, publisher="trigger:hot", cause="n", hops=1)
-    story = explain(Evidence("id-t", made, history()))
-    assert story.cause == "n"
-    assert (story.steps[0].what, story.steps[0].detail) == (
+    explanation = explain(Evidence("id-t", made, history()))
+    assert explanation.cause == "n"
+    assert (explanation.steps[0].what, explanation.steps[0].detail) == (
         "published by a trigger",
         "from trigger:hot, caused by n, 1 in a row",
     )
-    assert any("cause" in str(line) and str(line).endswith(" n") for line in format_story(story))
+    assert any("cause" in str(line) and str(line).endswith(" n") for line in format_explanation(explanation))
 
 
 def test_subscriptions_may_be_named_in_several_records() -> None:
@@ -449,9 +452,9 @@ def test_the_log_is_read_no_further_than_needed() -> None:
     assert in_pull_points(records(), "n", until_ms=1_002) == {"s": Step(utc(1_002), "fetched")}
 
 
-def test_the_fetch_is_a_step_of_the_story() -> None:
+def test_the_fetch_is_a_step_of_the_explanation() -> None:
     fetched = Step(utc(200_000), "fetched")
     for step in (fetched, WAITS):
-        story = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": step}))
-        assert story.steps[1:] == [dataclasses.replace(step, where="http://s/")]
-        assert story.why == f"stored in the pull point of the subscription; {step.what}"
+        explanation = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": step}))
+        assert explanation.steps[1:] == [dataclasses.replace(step, where="http://s/")]
+        assert explanation.why == f"stored in the pull point of the subscription; {step.what}"

@@ -40,7 +40,7 @@ class DirectoryState:
         )
 
 
-class News:
+class TopicUpdates:
     """Sends them to open pages. The gateway is queried once for all."""
 
     def __init__(self, console: Console) -> None:
@@ -58,11 +58,11 @@ class News:
         async def read_parts(_age_s: float) -> PageParts:
             if self._console.settings.directory.kind != "none":
                 await self._asking.run("state", self._ask)
-            render, news = self._console.render, self._console.state.topic_changes - seen
+            render, updates = self._console.render, self._console.state.topic_changes - seen
             return PageParts(
                 {
                     "trouble": self._console.trouble_part(request),
-                    "news": render(request, "topics/news.html", changes=news),
+                    "updates": render(request, "topics/updates.html", changes=updates),
                     "directory": render(request, "topics/directory.html", state=self._state),
                 }
             )

@@ -12,10 +12,10 @@ from starlette.routing import Route
 from arborcast.admin.messages import LastMessages, last_messages
 from arborcast.admin.subscriptions import recipients
 from arborcast.console.console import Console
-from arborcast.console.guard import Visitor, visitor_of
+from arborcast.console.guard import Principal, principal_of
 from arborcast.console.screens.topics import browsing, fields
-from arborcast.console.screens.topics.draft import LARGE, BringEdit, Draft, Edit, PutEdit, Subtree, as_if
-from arborcast.console.screens.topics.kept import Drafts
+from arborcast.console.screens.topics.draft import LARGE, Draft, Edit, ImportEdit, PutEdit, Subtree, as_if
+from arborcast.console.screens.topics.stored_drafts import Drafts
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.records.control import TopicRecord
@@ -31,10 +31,10 @@ _COUNTED = 1_000
 # Parallel reads of last messages; others wait.
 _READING = 2
 
-_DOINGS = ("add", "rename", "move", "remove")
+_ACTIONS = ("add", "rename", "move", "remove")
 
 
-class Looking:
+class TreePages:
     """The trees with a visitor's collected changes."""
 
     def __init__(self, console: Console, drafts: Drafts) -> None:
@@ -52,12 +52,12 @@ class Looking:
             get("/topics/search", self.search),
         ]
 
-    def draft(self, visitor: Visitor) -> Draft:
-        return self._drafts.of(_person(visitor))
+    def draft(self, principal: Principal) -> Draft:
+        return self._drafts.of(_person(principal))
 
-    async def keep_draft(self, visitor: Visitor) -> None:
+    async def keep_draft(self, principal: Principal) -> None:
         """The collected changes have changed."""
-        person = _person(visitor)
+        person = _person(principal)
         await asyncio.to_thread(self._drafts.write, person, self._drafts.of(person))
 
     async def page(self, request: Request) -> Response:
@@ -67,7 +67,7 @@ class Looking:
 
     async def children(self, request: Request) -> Response:
         above, after = request.query_params.get("above", ""), request.query_params.get("after", "")
-        draft = self.draft(visitor_of(request.scope))
+        draft = self.draft(principal_of(request.scope))
         tree = self._console.control.table.topics
         with as_if(tree, draft.edits, large=False):
             level = browsing.level(tree, above, after=after)
@@ -92,9 +92,9 @@ class Looking:
     ) -> Response:
         """The page with a selected node, and its `last` messages on request. After a refused form: its `values`, and
         the mistakes by field."""
-        visitor = visitor_of(request.scope)
-        do = do if do in _DOINGS and visitor.may_edit else ""
-        right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(visitor, at)}
+        principal = principal_of(request.scope)
+        do = do if do in _ACTIONS and principal.may_edit else ""
+        right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(principal, at)}
         shown = right["record"] if do != "add" else None
         usual = {
             "name": right["node"]["name"] if do == "rename" and right["node"] else "",
@@ -105,7 +105,7 @@ class Looking:
         if request.headers.get("x-fragment"):
             return self._console.fragment(request, "topics/detail.html", **right)
         left = self._left(request, at, request.query_params.get("q", ""))
-        draft = self.draft(visitor)
+        draft = self.draft(principal)
         return self._console.page(
             request,
             "topics/page.html",
@@ -127,7 +127,7 @@ class Looking:
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:
         """The tree, or the results of a search in it."""
-        draft = self.draft(visitor_of(request.scope))
+        draft = self.draft(principal_of(request.scope))
         tree = self._console.control.table.topics
         values: dict[str, Any] = {"at": at, "q": q, "gathered": _paths(draft.edits), "wrong": "", "searched": bool(q)}
         with as_if(tree, draft.edits, large=False):
@@ -141,8 +141,8 @@ class Looking:
                 level = browsing.Level("")
             return {**values, "level": level, "topics": len(tree)}
 
-    def _detail(self, visitor: Visitor, at: str) -> dict[str, Any]:
-        console, draft = self._console, self.draft(visitor)
+    def _detail(self, principal: Principal, at: str) -> dict[str, Any]:
+        console, draft = self._console, self.draft(principal)
         tree = console.control.table.topics
         path = TopicPath(at)
         there = self._subtree(path)
@@ -195,15 +195,15 @@ class Looking:
         return self._counted[path]
 
 
-def _person(visitor: Visitor) -> str:
-    return visitor.name or visitor.session
+def _person(principal: Principal) -> str:
+    return principal.name or principal.session
 
 
 def _paths(edits: list[Edit]) -> set[str]:
     """The nodes that the edits are about."""
     found: set[str] = set()
     for edit in edits:
-        if not isinstance(edit, BringEdit):
+        if not isinstance(edit, ImportEdit):
             found.add(edit.path)
             found.add(getattr(edit, "target", edit.path))
     return found

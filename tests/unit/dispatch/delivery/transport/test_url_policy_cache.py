@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal
-from arborcast.dispatch.delivery.transport.contract import UrlJudge
+from arborcast.dispatch.delivery.transport.contract import UrlPolicyCache
 
 POLICY = AddressPolicy(
     OutboundSettings(deny="93.184.216.0/24", ports="80,443,8000-8999"), frozenset({("kafka.example", 8092)})
@@ -23,11 +23,11 @@ _RESTS = (
 
 
 def test_every_combination() -> None:
-    judge = UrlJudge(POLICY)
+    cache = UrlPolicyCache(POLICY)
 
     for parts in product(_STARTS, _HOSTS, _PORTS, _RESTS):
         url = "".join(parts)
-        assert judge.refusal(url) == POLICY.check_url(url), url
+        assert cache.refusal(url) == POLICY.check_url(url), url
 
 
 def test_one_check_for_ten_thousand_paths_of_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +38,9 @@ def test_one_check_for_ten_thousand_paths_of_an_origin(monkeypatch: pytest.Monke
         return None
 
     monkeypatch.setattr(AddressPolicy, "check_url", check_url)
-    judge = UrlJudge(POLICY)
+    cache = UrlPolicyCache(POLICY)
 
     for number in range(10_000):
-        judge.refusal(f"https://receiver.example:8443/subscriber/{number}?x=y")
+        cache.refusal(f"https://receiver.example:8443/subscriber/{number}?x=y")
 
     assert checked == ["https://receiver.example:8443"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core import fence
-from arborcast.core.liveness import OwnTime
+from arborcast.core.liveness import RunningTime
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
@@ -24,7 +24,7 @@ from arborcast.dispatch.realtime import driver
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.worker_lease import renewed_at
-from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
+from arborcast.dispatch.realtime.workers import LocalWorkers, RemoteWorkers
 from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
@@ -39,9 +39,9 @@ class Elsewhere:
         self.now = 100.0
         self.sent: list[WorkerUpdate] = []
         self.waited: list[float] = []
-        own_time = OwnTime(2.0, lambda: self.now)
+        running_time = RunningTime(2.0, lambda: self.now)
         self.failed = False
-        self.workers = WorkersElsewhere(self.sent.append, self.wait, lambda: self.failed, lambda: self.now, own_time)
+        self.workers = RemoteWorkers(self.sent.append, self.wait, lambda: self.failed, lambda: self.now, running_time)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -59,7 +59,7 @@ class Elsewhere:
 def test_a_local_worker_without_a_first_report_is_missing() -> None:
     """Its process id is unknown; Spark detects the death with the next row, perhaps hours later."""
     now = 100.0
-    workers = WorkersHere(OwnTime(2.0, lambda: now))
+    workers = LocalWorkers(RunningTime(2.0, lambda: now))
     workers.begin(2)
     workers.reported(WorkerProgress(10, -1, -1, 10, task=0, pid=os.getpid()))
     for _ in range(300):
@@ -169,7 +169,7 @@ def test_all_leases_end_before_the_next_run_begins(
     def send(message: WorkerUpdate) -> None:
         driver.now = lands + answered
 
-    driver.workers = WorkersElsewhere(send, driver.wait, lambda: False, lambda: driver.now)
+    driver.workers = RemoteWorkers(send, driver.wait, lambda: False, lambda: driver.now)
     driver.workers.end(3)
     driver.workers.wait_ended()
     assert all(since + HOLD_S < since + LEASE_S <= driver.now + 1e-6 for since in counts_since)

@@ -1,5 +1,5 @@
 """A message of one protocol is delivered over all, with a real log and job, and tasks go to workers; for refusals see
-unit/ingest/test_doors.py."""
+unit/ingest/test_protocols.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.zmq_edges import Edges, edges_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-DOORS = ("soap", "framed", "zmq")
+PROTOCOLS = ("soap", "framed", "zmq")
 
 _roots = itertools.count(1)
 
@@ -45,7 +45,7 @@ class Inbox(Protocol):
     def got(self) -> list[tuple[str, str]]: ...
 
 
-class Door(Protocol):
+class EdgeProtocol(Protocol):
     """A protocol of the broker, as its clients use it."""
 
     def publish(self, topic: str, payload: str) -> None:
@@ -55,7 +55,7 @@ class Door(Protocol):
         """To this topic and all below, from now on."""
 
 
-class SoapDoor:
+class SoapProtocol:
     def __init__(self, client: Client) -> None:
         self._client = client
 
@@ -75,7 +75,7 @@ class SoapDoor:
         return Came()
 
 
-class FramedDoor:
+class FramedProtocol:
     def __init__(self, connection: Connection) -> None:
         self._session = connection.session()
 
@@ -93,7 +93,7 @@ class FramedDoor:
         return Came()
 
 
-class ZmqDoor:
+class ZmqProtocol:
     def __init__(self, edges: Edges, opened: ExitStack) -> None:
         self._edges = edges
         self._opened = opened
@@ -117,30 +117,30 @@ class ZmqDoor:
 
 
 @contextmanager
-def opened(kind: str, edges: Edges) -> Iterator[Door]:
+def opened(kind: str, edges: Edges) -> Iterator[EdgeProtocol]:
     with ExitStack() as stack:
         match kind:
             case "soap":
-                yield SoapDoor(stack.enter_context(Client(edges.gateway.base)))
+                yield SoapProtocol(stack.enter_context(Client(edges.gateway.base)))
             case "framed":
                 factory = ConnectionFactory(edges.framed, timeout_s=120)
-                yield FramedDoor(stack.enter_context(factory.connection()))
+                yield FramedProtocol(stack.enter_context(factory.connection()))
             case _:
-                yield ZmqDoor(edges, stack)
+                yield ZmqProtocol(edges, stack)
 
 
 def deep(levels: int) -> str:
     return "<a>" * levels + "</a>" * levels
 
 
-@pytest.mark.parametrize("way_in", DOORS)
+@pytest.mark.parametrize("way_in", PROTOCOLS)
 def test_a_message_of_one_protocol_is_delivered_over_all(edges: Edges, root: str, way_in: str) -> None:
     """In order, and nothing outside of the subscriptions."""
     topics = (f"{root}/a", f"{root}/a/b", f"{root}/c")
     with ExitStack() as stack:
-        doors = {kind: stack.enter_context(opened(kind, edges)) for kind in DOORS}
-        inboxes = {kind: door.subscribe(topics[0]) for kind, door in doors.items()}
-        publish = doors[way_in].publish
+        protocols = {kind: stack.enter_context(opened(kind, edges)) for kind in PROTOCOLS}
+        inboxes = {kind: protocol.subscribe(topics[0]) for kind, protocol in protocols.items()}
+        publish = protocols[way_in].publish
         publish(topics[0], deep(PAYLOAD_LEVELS))
         for number in range(40):
             for topic in topics:

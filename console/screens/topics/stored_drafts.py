@@ -33,7 +33,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 _LASTS_S = 30 * 24 * 3_600
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _StoredDraft(msgspec.Struct, frozen=True):
     v: int
     at_ms: int
     edits: list[Edit]
@@ -71,7 +71,7 @@ class Drafts:
                 draft.kept = not edits
                 data = b""
                 if draft.imported <= _MOST_TOPICS:
-                    data = msgspec.json.encode(_Kept(_VERSION, int(self._clock() * 1000), edits))
+                    data = msgspec.json.encode(_StoredDraft(_VERSION, int(self._clock() * 1000), edits))
                 if not edits or len(data) > _MOST_BYTES:
                     data = b""
                 self._files.write(person, data)
@@ -81,7 +81,7 @@ class Drafts:
 
     def _read(self, person: str) -> Draft:
         try:
-            kept = msgspec.json.decode(self._files.read(person), type=_Kept)
+            kept = msgspec.json.decode(self._files.read(person), type=_StoredDraft)
         except FileNotFoundError:
             return Draft()
         except (OSError, msgspec.MsgspecError, ValueError) as error:

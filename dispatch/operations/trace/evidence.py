@@ -27,7 +27,7 @@ from arborcast.topic_model.subscriptions import Subscription
 _APPEND_MS = 60_000
 
 
-class When(NamedTuple):
+class PointInTime(NamedTuple):
     """A point in time. `control` is the control log's end at an acceptance (`accepted`) or a match, if known:
     subscriptions change within the milliseconds between it and the first push."""
 
@@ -74,7 +74,7 @@ class ControlHistory:
             case _:
                 self.topics.append(record)
 
-    def at(self, name: str, when: When) -> SubscriptionState | None:
+    def at(self, name: str, when: PointInTime) -> SubscriptionState | None:
         """The state of a subscription at a moment; None before its creation, or if it is unknown.
 
         If the states of that time have been compacted away, the next known one is used; for an acceptance also if
@@ -105,7 +105,7 @@ class ControlHistory:
         """The last version of the subscription, ended or not."""
         return next((each.subscription for each in reversed(self.states.get(name, [])) if each.subscription), None)
 
-    def table(self, when: When) -> RoutingTable:
+    def table(self, when: PointInTime) -> RoutingTable:
         """The routing table with the subscriptions of that time and the current topics."""
         table = RoutingTable(remembered_answers=16)
         for record in self.topics:
@@ -188,7 +188,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class DeliveryStory:
+class DeliveryExplanation:
     """One subscription: the matching expression, the events, and the outcome with its reason."""
 
     subscription: str
@@ -200,7 +200,7 @@ class DeliveryStory:
 
 
 @dataclass(frozen=True)
-class Story:
+class Explanation:
     """The explanation of a notification. `cause` is the notification that made a trigger publish it, empty for none."""
 
     notification: str
@@ -211,5 +211,5 @@ class Story:
     payload: str = ""
     traceparent: str = ""
     steps: Sequence[Step] = ()
-    deliveries: Sequence[DeliveryStory] = ()
+    deliveries: Sequence[DeliveryExplanation] = ()
     notes: Sequence[str] = ()

@@ -112,7 +112,7 @@ def why(answer: HttpAnswer) -> str:
     return answer.reason if answer.body.startswith(b"<") else answer.body.decode().rstrip()
 
 
-class Door(ABC):  # noqa: B024  # the two kinds have different methods
+class ClientProtocol(ABC):  # noqa: B024  # the two kinds have different methods
     """A protocol, opened by one user."""
 
     def __init__(self, setup: Setup, stack: ExitStack) -> None:
@@ -123,16 +123,16 @@ class Door(ABC):  # noqa: B024  # the two kinds have different methods
         """Connect."""
 
 
-DoorType = TypeVar("DoorType", bound=Door)
+ProtocolType = TypeVar("ProtocolType", bound=ClientProtocol)
 
 
 @contextmanager
-def opened(way: type[DoorType], setup: Setup) -> Iterator[DoorType]:
+def opened(way: type[ProtocolType], setup: Setup) -> Iterator[ProtocolType]:
     with ExitStack() as stack:
         yield way(setup, stack)
 
 
-class PublishDoor(Door):
+class PublishProtocol(ClientProtocol):
     """A protocol for publications."""
 
     namespaces: ClassVar[bool] = True
@@ -151,7 +151,7 @@ class PublishDoor(Door):
         return payload if self.xml else legacy_content.wrap(escape(json.dumps(payload)), {}).decode()
 
 
-class Soap11(PublishDoor):
+class Soap11(PublishProtocol):
     version, path = "1.1", "/wsn/NotificationBroker"
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
@@ -180,14 +180,14 @@ class Registered(Soap11):
         self.path = address.removeprefix("http://127.0.0.1:8080")
 
 
-class WsnProcess(PublishDoor):
+class WsnProcess(PublishProtocol):
     namespaces, keys = False, False
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
         return self.setup.wsn_process(legacy.notify(topic.replace("/", ":"), payload))
 
 
-class InParts(PublishDoor):
+class InParts(PublishProtocol):
     namespaces, keys = False, False
     messages = 0
 
@@ -200,7 +200,7 @@ class InParts(PublishDoor):
         return ""
 
 
-class Post(PublishDoor):
+class Post(PublishProtocol):
     media = "text/xml"
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
@@ -262,7 +262,7 @@ def framed_client(setup: Setup, stack: ExitStack) -> FramedClient:
     return client
 
 
-class Framed(PublishDoor):
+class Framed(PublishProtocol):
     def open(self, stack: ExitStack) -> None:
         self.client = framed_client(self.setup, stack)
 
@@ -271,7 +271,7 @@ class Framed(PublishDoor):
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
-class ZeroMq(PublishDoor):
+class ZeroMq(PublishProtocol):
     keys = False
 
     def open(self, stack: ExitStack) -> None:
@@ -306,7 +306,7 @@ class Bridge(Incoming):
         self.reasons.append(str(why))
 
 
-class Mqtt(PublishDoor):
+class Mqtt(PublishProtocol):
     """The bridge to an MQTT broker, with a rule for the topic."""
 
     keys = False
@@ -323,7 +323,7 @@ class Mqtt(PublishDoor):
         return bridge.reasons.pop() if bridge.reasons else ""
 
 
-class Engine(PublishDoor):
+class Engine(PublishProtocol):
     """Another engine of the federation: its notifications are dropped with a reason, or must be repeated."""
 
     keys, has_user = False, False
@@ -347,14 +347,14 @@ class Engine(PublishDoor):
         return self.receiver.reasons.pop() if self.receiver.reasons else ""
 
 
-PUBLISH_DOORS: tuple[type[PublishDoor], ...] = (
+PUBLISH_PROTOCOLS: tuple[type[PublishProtocol], ...] = (
     *(Soap11, Soap12, OldAddress, Registered, WsnProcess, InParts, Post, PostJson, BinaryEvent, StructuredEvent),
     *(BatchOfEvents, JsonEvent, Framed, ZeroMq, Mqtt, Engine),
 )
 
 
-def through(name: str, doors: Iterable[type[Door]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(name, list(doors), ids=lambda door: door.__name__)
+def through(name: str, protocols: Iterable[type[ClientProtocol]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(name, list(protocols), ids=lambda protocol: protocol.__name__)
 
 
 def deep(levels: int) -> str:
@@ -375,110 +375,110 @@ TOO_LARGE = {
 }
 
 
-@through("way", PUBLISH_DOORS)
-def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", PUBLISH_PROTOCOLS)
+def test_order_limits_and_refusals_of_messages(way: type[PublishProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     payloads = [*(f"<n>{number}</n>" for number in range(12)), deep(limits.PAYLOAD_LEVELS)]
-    with opened(way, setup) as door:
-        assert [door.publish("a/b", each) for each in payloads] == [""] * len(payloads)
+    with opened(way, setup) as protocol:
+        assert [protocol.publish("a/b", each) for each in payloads] == [""] * len(payloads)
         for topic in ("a//.", "a/b[", "1a", "a|b"):
-            assert door.publish(topic, "<x/>"), topic
+            assert protocol.publish(topic, "<x/>"), topic
         if way.xml:
             for payload, reason in TOO_LARGE.items():
-                assert re.match(reason, door.publish("a/b", payload)), payload[:40]
+                assert re.match(reason, protocol.publish("a/b", payload)), payload[:40]
         if way.xml and way.namespaces:  # in the older envelope invalid XML is text
             for payload in ("<x>&e;</x>", "<p:x/>"):
-                assert "not well-formed" in door.publish("a/b", payload), payload
+                assert "not well-formed" in protocol.publish("a/b", payload), payload
             if way not in (ZeroMq, Mqtt):  # where other content than an element is text
-                why = door.publish("a/b", "<!DOCTYPE x []><x/>")
+                why = protocol.publish("a/b", "<!DOCTYPE x []><x/>")
                 assert re.search("not well-formed|document type declaration", why)
-        assert setup.stored == [door.stored(each) for each in payloads]
+        assert setup.stored == [protocol.stored(each) for each in payloads]
         assert {each.topic for each in setup.parts.notifications.accepted} == {"a/b"}
         setup.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
-        assert "Kafka is unavailable" in door.publish("a/b", "<x/>")
+        assert "Kafka is unavailable" in protocol.publish("a/b", "<x/>")
         setup.parts.notifications.error = None
-        assert door.publish("a/b", "<y/>") == ""
-    assert door.stored("<y/>") in setup.stored
+        assert protocol.publish("a/b", "<y/>") == ""
+    assert protocol.stored("<y/>") in setup.stored
 
 
-@through("way", (way for way in PUBLISH_DOORS if way.has_user))  # engines have their own users
-def test_rights_to_publish(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", (way for way in PUBLISH_PROTOCOLS if way.has_user))  # engines have their own users
+def test_rights_to_publish(way: type[PublishProtocol], tmp_path: Path) -> None:
     anna = Setup(tmp_path, "anna")
-    with opened(way, anna) as door:
-        assert door.publish("a/b", "<x/>") == ""
+    with opened(way, anna) as protocol:
+        assert protocol.publish("a/b", "<x/>") == ""
         before = anna.written
-        assert door.publish("c", "<x/>") == "anna may not publish to c"
+        assert protocol.publish("c", "<x/>") == "anna may not publish to c"
         assert anna.written == before
-    assert anna.stored == [door.stored("<x/>")]
+    assert anna.stored == [protocol.stored("<x/>")]
     bert = Setup(tmp_path, "bert", topics=TopicSettings(fixed=True))
     bert.parts.have_topics("a/b")
-    with opened(way, bert) as door:
+    with opened(way, bert) as protocol:
         before = bert.written
-        assert door.publish("a/b", "<x/>") == "bert may not publish to a/b"
-        assert door.publish("a/c", "<x/>") == "bert may not publish to a/c", "the same refusal as for a topic"
+        assert protocol.publish("a/b", "<x/>") == "bert may not publish to a/b"
+        assert protocol.publish("a/c", "<x/>") == "bert may not publish to a/c", "the same refusal as for a topic"
         assert bert.written == before
 
 
 @pytest.mark.parametrize("user", ["", "anna"])
-@through("way", PUBLISH_DOORS)
-def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: Path, user: str) -> None:
+@through("way", PUBLISH_PROTOCOLS)
+def test_no_client_publishes_operator_events(way: type[PublishProtocol], tmp_path: Path, user: str) -> None:
     setup, topic = Setup(tmp_path, user), f"{SYSTEM}/breaker/closed"
     setup.parts.have_topics(topic)
-    with opened(way, setup) as door:
+    with opened(way, setup) as protocol:
         before = setup.written
-        reason = door.publish(quote(topic, safe="{}/:") if issubclass(way, Post) else topic, "<x/>")
+        reason = protocol.publish(quote(topic, safe="{}/:") if issubclass(way, Post) else topic, "<x/>")
         assert setup.written == before
     # Topics in the older envelope have no namespace: it cannot contain these.
     assert ("only the engine publishes" if way.namespaces else "is not a legal topic name") in reason
 
 
-@through("way", PUBLISH_DOORS)
-def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", PUBLISH_PROTOCOLS)
+def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path, topics=TopicSettings(fixed=True, check_types=True))
     setup.parts.have_topics("a/b")
     setup.parts.have_topics("a/typed", types=("{urn:o}order",))
-    with opened(way, setup) as door:
-        assert door.publish("a/c", "<x/>") == "there is no topic a/c, and the topic set is fixed"
-        assert door.publish("a/b", "<x/>") == ""
-        assert setup.stored == [door.stored("<x/>")]
+    with opened(way, setup) as protocol:
+        assert protocol.publish("a/c", "<x/>") == "there is no topic a/c, and the topic set is fixed"
+        assert protocol.publish("a/b", "<x/>") == ""
+        assert setup.stored == [protocol.stored("<x/>")]
         if way.xml:  # JSON has only one type
-            assert "is of the type x, and the topic a/typed takes {urn:o}order" in door.publish("a/typed", "<x/>")
-            assert door.publish("a/typed", '<o:order xmlns:o="urn:o"/>') == ""
+            assert "is of the type x, and the topic a/typed takes {urn:o}order" in protocol.publish("a/typed", "<x/>")
+            assert protocol.publish("a/typed", '<o:order xmlns:o="urn:o"/>') == ""
             assert len(setup.stored) == 2
 
 
 # Engines are not limited. A message in parts is counted before its type is known; JSON always has its type.
-@through("way", (way for way in PUBLISH_DOORS if way.has_user and way.xml and way is not InParts))
-def test_deliveries_are_limited_and_refused_messages_have_none(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", (way for way in PUBLISH_PROTOCOLS if way.has_user and way.xml and way is not InParts))
+def test_deliveries_are_limited_and_refused_messages_have_none(way: type[PublishProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path, topics=TopicSettings(check_types=True))
     setup.parts.have_topics("a/b", types=("{urn:o}order",))
     for number in range(2):
         assert setup.soap(soap.subscribe(f"{CONSUMER}{number}", soap.topic_expression("a//."))) == ""
     order = '<o:order xmlns:o="urn:o"/>'
-    with opened(way, setup) as door:
+    with opened(way, setup) as protocol:
         setup.parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), Clock()))
         for _ in range(5):
-            assert "is of the type x" in door.publish("a/b", "<x/>")
-        assert [door.publish("a/b", order) for _ in range(2)] == ["", ""]
-        assert "3 deliveries per minute" in door.publish("a/b", order)
+            assert "is of the type x" in protocol.publish("a/b", "<x/>")
+        assert [protocol.publish("a/b", order) for _ in range(2)] == ["", ""]
+        assert "3 deliveries per minute" in protocol.publish("a/b", order)
     assert len(setup.stored) == 2
 
 
-@through("way", (way for way in PUBLISH_DOORS if way.keys))
-def test_a_repetition_is_stored_once(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", (way for way in PUBLISH_PROTOCOLS if way.keys))
+def test_a_repetition_is_stored_once(way: type[PublishProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     setup.parts.gateway.repeats = Repeats(RepeatMemory(600))
-    with opened(way, setup) as door:
+    with opened(way, setup) as protocol:
         for payload, key in (("<x/>", "k1"), ("<x/>", "k1"), ("<x/>", "k2"), ("<y/>", "k1")):
-            assert door.publish("a/b", payload, key) == ""
-    assert setup.stored == [door.stored(each) for each in ("<x/>", "<x/>", "<y/>")]
+            assert protocol.publish("a/b", payload, key) == ""
+    assert setup.stored == [protocol.stored(each) for each in ("<x/>", "<x/>", "<y/>")]
 
 
-@through("way", PUBLISH_DOORS)
-def test_required_registration(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", PUBLISH_PROTOCOLS)
+def test_required_registration(way: type[PublishProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path, settings=GatewaySettings(requires_registration=True))
-    with opened(way, setup) as door:
-        reason = door.publish("a/b", "<x/>")
+    with opened(way, setup) as protocol:
+        reason = protocol.publish("a/b", "<x/>")
     if way in (Registered, Engine):
         assert (reason, setup.stored) == ("", ["<x/>"])
     else:
@@ -486,7 +486,7 @@ def test_required_registration(way: type[PublishDoor], tmp_path: Path) -> None:
         assert (setup.stored, setup.parts.parts.records) == ([], [])
 
 
-class SubscribeDoor(Door):
+class SubscribeProtocol(ClientProtocol):
     """A protocol for subscriptions."""
 
     pushed: ClassVar[bool] = True
@@ -508,7 +508,7 @@ class SubscribeDoor(Door):
         return words in reason if self.reasons else reason == "faild"
 
 
-class SoapSubscribe(SubscribeDoor):
+class SoapSubscribe(SubscribeProtocol):
     version, policy = "1.1", ""
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
@@ -525,28 +525,28 @@ class CloudEventsSubscribe(SoapSubscribe):
     policy = '<p:CloudEvents Mode="batched"/>'
 
 
-class EventStream(SubscribeDoor):
+class EventStream(SubscribeProtocol):
     pushed, delivery = False, False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         return why(asyncio.run(self.setup.parts.hang_up_after_the_head(f"/events/{topic}//.", self.setup.headers)))
 
 
-class PlainOldSubscribe(SubscribeDoor):
+class PlainOldSubscribe(SubscribeProtocol):
     delivery = False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         return self.setup.soap(legacy.subscribe(topic.replace("/", ":"), to), "/WSN/Broker")
 
 
-class WsnProcessSubscribe(SubscribeDoor):
+class WsnProcessSubscribe(SubscribeProtocol):
     reasons, delivery = False, False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         return self.setup.wsn_process(legacy.subscribe(topic.replace("/", ":"), to))
 
 
-class OnvifSubscribe(SubscribeDoor):
+class OnvifSubscribe(SubscribeProtocol):
     pushed = False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
@@ -558,7 +558,7 @@ class OnvifSubscribe(SubscribeDoor):
         return self.setup.soap(body, "/onvif/event_service")
 
 
-class FramedSubscribe(SubscribeDoor):
+class FramedSubscribe(SubscribeProtocol):
     pushed = False
 
     def open(self, stack: ExitStack) -> None:
@@ -571,7 +571,7 @@ class FramedSubscribe(SubscribeDoor):
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
-class CreateTrigger(SubscribeDoor):
+class CreateTrigger(SubscribeProtocol):
     pushed, counted, delivery = False, False, False
     made = 0
 
@@ -584,75 +584,75 @@ class CreateTrigger(SubscribeDoor):
         )
 
 
-SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
+SUBSCRIBE_PROTOCOLS: tuple[type[SubscribeProtocol], ...] = (
     *(SoapSubscribe, Soap12Subscribe, CloudEventsSubscribe, EventStream, PlainOldSubscribe, WsnProcessSubscribe),
     *(OnvifSubscribe, FramedSubscribe, CreateTrigger),
 )
 
 
-@through("entry", SUBSCRIBE_DOORS)
-def test_rights_to_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+@through("entry", SUBSCRIBE_PROTOCOLS)
+def test_rights_to_subscribe(entry: type[SubscribeProtocol], tmp_path: Path) -> None:
     anna = Setup(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
     anna.parts.have_topics("a/to")
-    with opened(entry, anna) as door:
-        assert door.subscribe("a/b") == ""
+    with opened(entry, anna) as protocol:
+        assert protocol.subscribe("a/b") == ""
         before = anna.written
-        assert door.is_refused(door.subscribe("c"), "anna may not subscribe to all of")
+        assert protocol.is_refused(protocol.subscribe("c"), "anna may not subscribe to all of")
         assert anna.written == before
         if entry.counted:  # triggers have their own quota
-            assert door.subscribe("a/c") == ""
-            assert door.is_refused(door.subscribe("a/d"), "'anna' has 2 subscriptions, the maximum of 2")
+            assert protocol.subscribe("a/c") == ""
+            assert protocol.is_refused(protocol.subscribe("a/d"), "'anna' has 2 subscriptions, the maximum of 2")
             if entry.pushed:
-                assert door.subscribe("a/b") == "", "an equal subscription is not counted again"
+                assert protocol.subscribe("a/b") == "", "an equal subscription is not counted again"
             assert len(list(anna.parts.table.subscriptions())) == 2
     olga = Setup(tmp_path, "olga", topics=TopicSettings(fixed=True))
     olga.parts.have_topics("a/b", "a/to")
-    with opened(entry, olga) as door:
-        why, other = door.subscribe("a/b"), door.subscribe("a/c")
-        assert door.is_refused(why, "olga may not subscribe to all of")
+    with opened(entry, olga) as protocol:
+        why, other = protocol.subscribe("a/b"), protocol.subscribe("a/c")
+        assert protocol.is_refused(why, "olga may not subscribe to all of")
         assert other.replace("a/c", "a/b").replace("a:c", "a:b") == why, "the same refusal as for a topic"
         assert olga.parts.control.records == []
 
 
-@through("entry", SUBSCRIBE_DOORS)
-def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+@through("entry", SUBSCRIBE_PROTOCOLS)
+def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[SubscribeProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path, topics=TopicSettings(fixed=True))
     setup.parts.have_topics("a/b", "a/to")
     setup.parts.gateway.dns_check = DnsCheck(THIS_MACHINE, lambda host, port: ["10.0.0.1"])
-    with opened(entry, setup) as door:
-        assert door.is_refused(door.subscribe("c"), "selects no topic of the fixed topic set")
+    with opened(entry, setup) as protocol:
+        assert protocol.is_refused(protocol.subscribe("c"), "selects no topic of the fixed topic set")
         if entry.pushed:
             for address, words in (
                 ("http://inside.example/", "has a host that may not be reached"),
                 ("http://169.254.169.254/", "the ConsumerReference"),
                 ("http://127.0.0.1:8080/wsn/pullpoints/none", "names a pull point that does not exist"),
             ):
-                assert door.is_refused(door.subscribe("a/b", address), words), address
+                assert protocol.is_refused(protocol.subscribe("a/b", address), words), address
         assert setup.parts.control.records == []
-        assert door.subscribe("a/b") == ""
+        assert protocol.subscribe("a/b") == ""
 
 
 # The others accept FragmentBytes, or no p:Delivery.
-@through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.delivery))
-def test_delivery_policies(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+@through("entry", (entry for entry in SUBSCRIBE_PROTOCOLS if entry.delivery))
+def test_delivery_policies(entry: type[SubscribeProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path)
-    with opened(entry, setup) as door:
-        why = door.subscribe("a/b", delivery='FragmentBytes="3000"')
+    with opened(entry, setup) as protocol:
+        why = protocol.subscribe("a/b", delivery='FragmentBytes="3000"')
         assert "FragmentBytes is for subscribers in the older form" in why
         assert setup.parts.control.records == []
-        assert door.subscribe("a/b", delivery='Priority="7"') == ""
+        assert protocol.subscribe("a/b", delivery='Priority="7"') == ""
         assert only_subscription(setup.parts).policy.priority == 7
 
 
-@through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.pushed))
-def test_a_repeated_subscription_ends_its_suspension(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+@through("entry", (entry for entry in SUBSCRIBE_PROTOCOLS if entry.pushed))
+def test_a_repeated_subscription_ends_its_suspension(entry: type[SubscribeProtocol], tmp_path: Path) -> None:
     setup = Setup(tmp_path)
-    with opened(entry, setup) as door:
-        assert door.subscribe("a/b") == ""
+    with opened(entry, setup) as protocol:
+        assert protocol.subscribe("a/b") == ""
         made = only_subscription(setup.parts)
         setup.parts.suspensions.apply(SubscriptionSuspended(made.id, "refused", 1, 2))
         assert made.id in setup.parts.suspensions
-        assert door.subscribe("a/b") == ""
+        assert protocol.subscribe("a/b") == ""
         assert only_subscription(setup.parts).id == made.id
         assert made.id not in setup.parts.suspensions
 

@@ -182,7 +182,7 @@ class History:
     def notify(self, gateway: GatewayProcess, topic: str, payload: bytes = b"<m/>", **said: Any) -> Accepted:
         """Begin a Notify; `said` are fields of its publication."""
         self.numbers += 1
-        number = f"{self.numbers:032x}"
+        number = f"{int(self.kernel.wall_s(gateway.process.host) * 1000):012x}7{self.numbers:019x}"
         accepted = self.oracle.accepted(number, topic, self.kernel.now)
         message = Notification(number, TopicPath(topic), payload, 0)
 

@@ -124,7 +124,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     """The number of `subscriptions` that a notification matched, also 0. `passed` are the subscriptions with a minimum
     interval that let it pass, `thinned` is the number of the others; if `passed` is larger than a record, the
     notification is there several times. `caused`: a trigger has published it; after a crash it may be in its log again,
-    for the same subscriptions. `priority` is None in records of earlier versions."""
+    for the same subscriptions."""
 
     notification: str
     topic: TopicPath
@@ -134,7 +134,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     passed: tuple[str, ...] = ()
     thinned: int = 0
     caused: bool = False
-    priority: int | None = None
+    priority: int = 0
 
 
 class Evaluation(msgspec.Struct, frozen=True):

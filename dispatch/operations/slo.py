@@ -100,15 +100,15 @@ def objectives(
 
 
 class HourAttempts(NamedTuple):
-    """The attempts of a subscription in the hour that begins at `at_ms`; None where they were not counted."""
+    """The attempts of a subscription in the hour that begins at `at_ms`."""
 
     at_ms: int
-    delivered: int | None = 0
-    failed: int | None = 0
+    delivered: int = 0
+    failed: int = 0
 
     @property
     def attempts(self) -> int:
-        return (self.delivered or 0) + (self.failed or 0)
+        return self.delivered + self.failed
 
 
 def attempts_by_hour(location: str, subscription: str, now: float | None = None) -> tuple[HourAttempts, ...]:
@@ -119,13 +119,10 @@ def attempts_by_hour(location: str, subscription: str, now: float | None = None)
     if table_exists(location):
         first, last = (datetime.fromtimestamp(each, UTC) for each in (begins[0], begins[-1]))
         where = (ds.field("hour") >= first) & (ds.field("hour") <= last) & (ds.field("subscription") == subscription)
-        table = open_table(location)
-        # A table of an earlier version lacks the columns until the job opens it.
-        known = {each.name for each in table.schema().fields}
-        columns = [each for each in ("hour", "delivered", "failed") if each in known]
-        for row in SLO.read(table, columns, where, f"day >= '{first.date()}'").to_pylist():
+        columns = ["hour", "delivered", "failed"]
+        for row in SLO.read(open_table(location), columns, where, f"day >= '{first.date()}'").to_pylist():
             at_ms = int(row["hour"].timestamp()) * 1000
-            found[at_ms] = HourAttempts(at_ms, row.get("delivered"), row.get("failed"))
+            found[at_ms] = HourAttempts(at_ms, row["delivered"], row["failed"])
     return tuple(found.values())
 
 

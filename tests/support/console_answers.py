@@ -200,7 +200,7 @@ OBJECTIVE = Objective(1_799_400, 310, 12, 5_120, 0.99982, 0.821, 0.0, 0.3)
 _HOUR_MS = 3_600_000
 
 HOURS = (
-    *(HourAttempts(_AT_MS + each * _HOUR_MS, None, None) for each in range(-23, -1)),
+    *(HourAttempts(_AT_MS + each * _HOUR_MS) for each in range(-23, -1)),
     HourAttempts(_AT_MS - _HOUR_MS, 15, 4),
     HourAttempts(_AT_MS),
 )

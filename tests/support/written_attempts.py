@@ -44,7 +44,7 @@ def evaluation(
     accepted_ms: int = T0,
     topic: str = TOPIC,
     caused: bool = False,
-    priority: int | None = 0,
+    priority: int = 0,
 ) -> bytes:
     """One record: successive notifications from offset `first`, each for this many subscriptions."""
     places = offsets or range(first, first + len(counts))

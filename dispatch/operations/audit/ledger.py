@@ -69,9 +69,6 @@ _CODES: dict[State, int] = {
     "parked": PENDING,
 }
 
-NO_PRIORITY = -128
-"""The priority of a notification whose record has none: an earlier version wrote it."""
-
 REDRIVEN = "redriven"
 """The `error` of the row of a redriven dead letter: the only way from a final state to another."""
 PURGED_ERROR = "purged"
@@ -219,7 +216,6 @@ class Evaluations(_Columns):
     caused: Numbers
     """1 for a publication of a trigger."""
     priority: Numbers
-    """NO_PRIORITY if the record has none."""
     index: Numbers
     """The index of its id in `Ledger.ids`."""
     again: npt.NDArray[np.bool_]
@@ -294,7 +290,7 @@ class Ledger:
         c["written_ms"].extend([written_ms] * size)
         c["topic"].extend([self.topics[each.topic] for each in matched])
         c["caused"].extend([each.caused for each in matched])
-        c["priority"].extend([NO_PRIORITY if each.priority is None else each.priority for each in matched])
+        c["priority"].extend([each.priority for each in matched])
 
     def _close_rows(self) -> None:
         if self._open:

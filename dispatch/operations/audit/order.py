@@ -30,7 +30,6 @@ from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.dispatch.logs.attempts import FINAL, VERSION, State
 from arborcast.dispatch.operations.audit.balance import problem
 from arborcast.dispatch.operations.audit.ledger import (
-    NO_PRIORITY,
     REDRIVEN,
     Evaluations,
     Ledger,
@@ -154,12 +153,6 @@ class OrderCheck:
                 f"{unknown} subscriptions are not in the control log any more: of strict ones among them only the "
                 "order of first attempts was checked"
             )
-        old = int((self._evaluations.priority == NO_PRIORITY).sum())
-        if old:
-            report.notes.append(
-                f"{old} notifications were evaluated by an earlier version, which did not record their priority: their "
-                "order was checked for strict subscriptions only"
-            )
         names = list(self._ledger.numbers)
         known = (self._orders.get(name, UNORDERED if queue_topic(name) is not None else BY_PRIORITY) for name in names)
         orders = np.fromiter(known, np.int8)
@@ -258,9 +251,7 @@ class _Deliveries(NamedTuple):
 
 def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.int8], times_ms: Numbers) -> _Deliveries:
     if len(rows):
-        order = orders[rows["subscription"]]
-        judged = (order == STRICT) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
-        rows = rows[(order != UNORDERED) & judged]
+        rows = rows[orders[rows["subscription"]] != UNORDERED]
     rows = rows[np.lexsort((rows["place"], rows["log"], rows["subscription"]))]  # stable: by log, within a delivery
     starts = np.flatnonzero(changes(rows["subscription"], rows["log"], rows["place"]))
     index = np.arange(len(rows), dtype=np.int64)

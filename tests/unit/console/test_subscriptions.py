@@ -92,11 +92,11 @@ def test_the_attempts_of_a_day_are_bars(browser: Browser, parts: ConsoleParts, a
         for each in browser.page.xpath("//figure[@class='hours']//g")
     ]
     assert bars[-3:] == [
-        (f"{_moment(HOURS[-3].at_ms)}: not counted", "M0 40h9v-0.0h-9z", "M0 40.0h9v-0.0h-9z"),
+        (f"{_moment(HOURS[-3].at_ms)}: 0 delivered, 0 failed", "M0 40h9v-0.0h-9z", "M0 40.0h9v-0.0h-9z"),
         (f"{_moment(HOURS[-2].at_ms)}: 15 delivered, 4 failed", "M0 40h9v-30.0h-9z", "M0 10.0h9v-8.0h-9z"),
         (f"{_moment(HOURS[-1].at_ms)}: 0 delivered, 0 failed", "M0 40h9v-0.0h-9z", "M0 40.0h9v-0.0h-9z"),
     ]
-    assert f"15 delivered, 4 failed since {_moment(HOURS[-2].at_ms)}, at most 19 an hour" in browser.text
+    assert f"15 delivered, 4 failed since {_moment(HOURS[0].at_ms)}, at most 19 an hour" in browser.text
     assert f"Failed {_moment(HOURS[-2].at_ms)} 15 4 Last attempts" in browser.text
     answering({**ANSWERS, slo.attempts: InfrastructureError("the table cannot be read")})
     parts.console.questions.forget()

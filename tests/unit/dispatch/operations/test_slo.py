@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.support.table_rows import neutral
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
-def row(ago: float, subscription: str = "s1", owner: str = "", **counts: int | None) -> dict[str, object]:
+def row(ago: float, subscription: str = "s1", owner: str = "", **counts: int) -> dict[str, object]:
     """A row for the hour `ago` hours before the present one."""
     hour = NOW.replace(minute=0) - timedelta(hours=ago)
     return neutral(SLO, day=hour.date(), hour=hour, subscription=subscription, owner=owner, **counts)
@@ -71,20 +70,12 @@ def test_the_oldest_hour_counts_in_part(tmp_path: Path) -> None:
 def test_the_attempts_of_a_subscription_by_hour_over_a_day(tmp_path: Path) -> None:
     hours = [int((NOW.replace(minute=0) - timedelta(hours=ago)).timestamp()) * 1000 for ago in range(23, -1, -1)]
     assert attempts_by_hour(str(tmp_path / "slo"), "s1", NOW.timestamp()) == tuple(map(HourAttempts, hours))
-    counted = [("s1", 0, 5, 1), ("s1", 3, None, None), ("s1", 23, 7, 2), ("s1", 24, 99, 99), ("s2", 1, 99, 99)]
+    counted = [("s1", 0, 5, 1), ("s1", 23, 7, 2), ("s1", 24, 99, 99), ("s2", 1, 99, 99)]
     rows = [row(ago, name, delivered=delivered, failed=failed) for name, ago, delivered, failed in counted]
     found = attempts_by_hour(table(tmp_path, *rows), "s1", NOW.timestamp())
     assert len(found) == 24
-    assert (found[0][1:], found[20][1:], found[23][1:]) == ((7, 2), (None, None), (5, 1))
+    assert (found[0][1:], found[23][1:]) == ((7, 2), (5, 1))
     assert sum(each.attempts for each in found) == 15
-
-
-def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
-    earlier, location = dataclasses.replace(SLO, columns=SLO.columns[:-2]), str(tmp_path / "slo")
-    DeltaTableWriter(earlier, location).extend(earlier.arrow([row(0, in_time=9)]), {"attempts-0": 1})
-    for _ in range(2):
-        assert attempts_by_hour(location, "s1", NOW.timestamp())[-1][1:] == (None, None)
-        DeltaTableWriter(SLO, location).open()
 
 
 def tried(state: str = "delivered", number: int = 1, push: str = "p", ends_ms: int = 1_000, **more: Any) -> SloAttempt:

@@ -177,12 +177,6 @@ def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     two = {"s": 0, "t": 0}
     assert not checked(THREE, pushed("n2", "w-1"), pushed("n1", "w-2", subscription="t"), orders=two).disordered
     assert not checked(THREE, *turned, orders={"s": UNORDERED}).first_attempts
-    # Records without a priority show the order of strict subscriptions only.
-    old = [evaluation({"n1": 1, "n2": 1}, priority=None)]
-    report = checked(old, *turned)
-    assert (report.first_attempts, report.disordered) == (0, 0)
-    assert "2 notifications were evaluated by an earlier version" in report.notes[0]
-    assert checked(old, *turned, orders={"s": STRICT}).disordered == 1
     # Subscriptions that are no longer in the control log count; notifications outside the interval do not.
     report = checked(THREE, *turned, orders={})
     assert report.disordered == 1

@@ -95,7 +95,7 @@ def test_a_trigger_from_the_shell_to_a_receiver_and_back(
     options = ("--on", f"{on}//.", "--filter", "//n > 5", "--type", "reading", "--publish", to)
     for refused, said in (
         ((name, *options), "name the payload"),
-        ((name, *options, "--payload", "<alarm"), "is not XML"),
+        ((name, *options, "--payload", "<alarm"), "is not well-formed XML"),
         ((name, "--on", on, "--publish", own.topic("nowhere"), "--same"), "there is no topic"),
         ((name, "--on", to, "--publish", to, "--same"), "in a loop"),
     ):

@@ -134,9 +134,8 @@ def _steps(report: Report) -> None:
     )
     keys = KeyRing({"k1": bytes(range(32))})
     secret = SigningSecret(keys.seal(bytes(range(32)), plain.sealing_context()))
-    signed = Envelope(
-        msgspec.structs.replace(plain, protection=Protection((secret,))), SecretOpener(SecretSettings(), keys)
-    )
+    opener = SecretOpener(SecretSettings(), keys)
+    signed = Envelope(msgspec.structs.replace(plain, protection=Protection((secret,))), opener)
     envelope, conditions, fifty = Envelope(plain), Conditions(), [message] * 50
     routing = RoutingTable()
     routing.apply(SubscriptionRecord(plain))

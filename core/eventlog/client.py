@@ -426,7 +426,7 @@ _NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
 
 
 def _what(names: object = "", *_: object) -> str:
-    """What is refused, as an exception of kafka-python names it: a topic, several topics, or nothing."""
+    """The refused topics that an exception of kafka-python names, in brackets; empty without any."""
     found = ", ".join(names) if isinstance(names, set) else names
     return f" ({found})" if found else ""
 

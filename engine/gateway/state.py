@@ -141,7 +141,9 @@ class GatewayState:
             return ": ".join(["the logs are not read to their ends yet", *filter(None, failures)])
         if not self.control.positions.shown:
             return "the other gateways have not seen this one in the lease log yet"
-        return self.notifications.obstacle or self.control.view.obstacle
+        if unread := self.control.view.obstacle:
+            return f"the control log is not read: {unread}"
+        return self.notifications.obstacle
 
     async def close(self) -> None:
         """Stop the threads and close the logs. Does not wait longer than a second for a server that is away."""

@@ -389,6 +389,8 @@ class GatewayApp:
                 await send_text(send, 500 if problem else 200, problem or "alive")
             case "/health/ready":
                 obstacle = self._ready()
+                if self._gateway.gate is not None:
+                    obstacle = obstacle.partition(":")[0]  # the cause, with hosts and users, is in the log
                 await send_text(send, 503 if obstacle else 200, obstacle or "ready")
             case "/metrics" | "/status.json" as page:
                 caller: Caller | None = None

@@ -94,6 +94,8 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
     for page, status in (("/metrics", 200), ("/status.json", 404)):
         assert parts.get(page).status == 401  # an unknown client address
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
+    parts.obstacle = "the control log is not read: Kafka at kafka-1:9092 does not answer"
+    assert parts.get("/health/ready").body == b"the control log is not read\n"
 
 
 async def test_clients_are_authenticated_before_the_expression_of_a_stream_is_read(parts: GatewayParts) -> None:

@@ -60,14 +60,19 @@ class ControlLog(LogWriter):
 
 
 class OperationsLog(LogWriter):
-    """Appends operations. Safe to use from several threads; connects when first used."""
+    """Appends operations. Safe to use from several threads; connects when first used, and creates the log: a command
+    such as `keys new` may precede the first start of a gateway."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, OPERATIONS_LOG)
+        self._ensured = False
 
     def append(self, record: OperationBegun | OperationEnded) -> None:
         """Append an operation before its execution, or its result; returns when it is in the log. Raises
         InfrastructureError."""
+        if not self._ensured:
+            ensure_topics(self._kafka, only=(OPERATIONS_LOG,))
+            self._ensured = True
         pieces = operations.pieces_of(record) if isinstance(record, OperationBegun) else (record,)
         self.append_encoded([operations.encode(each) for each in pieces])
 

@@ -437,14 +437,14 @@ class Oracle:
         return accepted.valid_until_ms > 0 and is_late
 
     def _is_erased(self, accepted: Accepted, at: float = math.inf) -> bool:
-        """Whether an erasure covers a message; with a time, whether it was done before. The message of a trigger is as
-        old as its cause."""
+        """Whether an erasure covers a message; with a time, whether it was done before, and after the message was
+        stored. The message of a trigger is as old as its cause."""
         accepted_ms = min(accepted.accepted_ms, made_at(accepted.id) or accepted.accepted_ms)
         return any(
             each.topic in ("", accepted.topic)
             and accepted.id.startswith(each.notification)
             and accepted_ms < each.before_ms
-            and (at == math.inf or self.erased_at.get(each.id, math.inf) < at)
+            and (at == math.inf or accepted.stored_at < self.erased_at.get(each.id, math.inf) < at)
             for each in self.erasures
         )
 

@@ -78,7 +78,7 @@ class Scenario:
             (4, "gateway killed", self.kill_gateway),
             (3, "dead letters redriven", history.operators.redrive),
             (3, "replay", self.replay),
-            (2, "attempts requested", self.retry),
+            (4, "attempts requested", self.retry),
             (1, "subscriptions resumed", self.resume),
             (4, "erasure", self.erase),
         ]
@@ -422,9 +422,21 @@ class Scenario:
         self.history.operators.replay(member.name, self.random.choice((5.0, 60.0)))
 
     def retry(self) -> None:
-        waiting = [member for member, _ in self.history.oracle.open if member.subscription.pushed]
-        if waiting:
-            self.history.operators.retry(self.random.choice(waiting).lane)
+        """Request attempts of messages that wait for an endpoint."""
+        self._wait_for_an_endpoint(self._plain(), lambda member: self.history.operators.retry(member.lane))
+
+    def _wait_for_an_endpoint(self, plain: list[Member], then: Callable[[Member], None]) -> None:
+        """Publish messages while the endpoint of one of these is away, and do this some time later."""
+        plain = [each for each in plain if each.topic in self.busy]
+        if not plain:
+            return
+        member = self.random.choice(plain)
+        receiver = self.history.network.receiver(member.subscription.consumer.address)
+        receiver.behaviour = "refusing"
+        self.kernel.call(60.0, lambda: self._recover(receiver))
+        for _ in range(3):
+            self.notify(member.topic)
+        self.kernel.call(self.random.choice((0.01, 0.3, 3.0, 20.0)), lambda: then(member))
 
     def resume(self) -> None:
         """Resume the suspended subscriptions, as `arborcast subscriptions resume`."""
@@ -438,17 +450,8 @@ class Scenario:
     def erase(self) -> None:
         """Erase a message that waits for an endpoint, or all of its topic so far."""
         # Whether an erased message counts for an interval depends on the time of its erasure.
-        topics = [each for each in self.busy if each not in self.topics[2:4]]
-        plain = [each for each in self._plain() if each.topic in topics]
-        if not plain:
-            return
-        member = self.random.choice(plain)
-        receiver = self.history.network.receiver(member.subscription.consumer.address)
-        receiver.behaviour = "refusing"
-        self.kernel.call(60.0, lambda: self._recover(receiver))
-        for _ in range(3):
-            self.notify(member.topic)
-        self.kernel.call(self.random.choice((0.01, 0.3, 3.0, 20.0)), lambda: self._erase(member))
+        plain = [each for each in self._plain() if each.topic not in self.topics[2:4]]
+        self._wait_for_an_endpoint(plain, self._erase)
 
     def _erase(self, member: Member) -> None:
         self.history.oracle.left()

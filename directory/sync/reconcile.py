@@ -40,7 +40,7 @@ class _State(msgspec.Struct, frozen=True):
     directory: str
     topics: tuple[TopicRecord, ...]
     log: str = ""
-    """The id of the control log's Kafka topic; empty in files of earlier versions, and from a broker without ids."""
+    """The id of the control log's Kafka topic; empty from a broker without ids."""
 
 
 def load_known(path: Path, directory: str, log: str = "") -> dict[TopicPath, TopicRecord]:

@@ -120,7 +120,7 @@ def test_each_change_is_recorded_with_its_old_value_and_is_a_row(
     assert (json.loads(changed["before"])["code"], json.loads(changed["after"])["code"]) == ("7", "8")
     assert (removed["before"], removed["after"]) == (changed["after"], "")
     assert {each["subject"] for each in found["operations"]} == {"ALARM", "ALARM/fire"}
-    assert asked.json("--actor", "nobody of this name")["operations"] == []
+    assert asked.json("--actor", "a user without changes")["operations"] == []
     assert asked.json("--limit", "1")["more"] == 2
 
     tables = FoldedTables(kafka_settings, "operations", [OperationsFold()], lambda spec: str(tmp_path / spec.name))

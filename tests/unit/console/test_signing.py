@@ -189,7 +189,7 @@ def test_a_console_in_the_network_needs_users(tmp_path: Path, given: dict[str, s
 
 def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, browser: Browser) -> None:
     sign_in(browser, "anna")
-    browser.at("/try").submit("/try/credentials", name="bus-user", password="bus-word")  # noqa: S106  # made up
+    browser.at("/try").submit("/try/credentials", name="bus-user", password="bus-word")  # noqa: S106  # a password that the test makes up
     assert "bus-user" in browser.text
     before = browser._cookies
     browser.submit("/sign-out")

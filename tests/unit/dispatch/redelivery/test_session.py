@@ -229,7 +229,7 @@ def test_a_session_after_a_failure_awaits_the_answers_of_workers(
 
 
 def test_outcomes_are_written_although_the_end_of_a_subscription_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next session would push again what is not written."""
+    """The next session would repeat pushes whose outcome is not written."""
     with closing(ParkedStore(None)) as store:
         begun = session_over(store, Records(0))
         begun._parts = replace(begun._parts, end_subscriptions=Mock(side_effect=InfrastructureError("no answer")))

@@ -51,6 +51,7 @@ try:
         waiting,
         watching,
     )
+    from arborcast.cli.common import CommandGroup
     from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
     from arborcast.core.printable import is_utf8
     from arborcast.core.reasons import reason_of
@@ -59,7 +60,7 @@ except KeyboardInterrupt:
     # Ctrl-C while modules are loaded, for which there is no handler yet.
     raise SystemExit(130) from None
 
-app = typer.Typer(
+app = CommandGroup(
     name="arborcast",
     help="A WS-Notification broker: takes notifications, keeps them, pushes them, and can prove it.",
     no_args_is_help=True,

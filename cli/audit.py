@@ -11,8 +11,6 @@ from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
-    ConfigOption,
-    HomeOption,
     JsonOption,
     SubscriptionOption,
     UntilOption,
@@ -54,8 +52,6 @@ def audit(
     ] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of named discrepancies.", min=1)] = 100,
     patience: Annotated[float, typer.Option(help="Seconds in which discrepancies are checked again.", min=0)] = 15.0,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check that deliveries = delivered + failed + expired + cancelled + dropped + pending.
@@ -64,7 +60,7 @@ def audit(
     from arborcast.admin.audit import audit as examine
 
     try:
-        kafka = kafka_of(config, home)
+        kafka = kafka_of()
         with ProgressShown() as progress:
             report = examine(
                 kafka,

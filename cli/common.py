@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+from typer.models import CommandFunctionType
 
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.engine.terminal import note_if_slow, print_error
@@ -32,24 +37,6 @@ SUBSCRIBING = "Topics and subscriptions"
 FATES = "Deliveries"
 OPERATING = "Operating"
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="Settings file (default: arborcast.toml here, if there is one).",
-        metavar="FILE",
-        readable=False,  # settings_of reports an unreadable file, with the remedy
-    ),
-]
-
-HomeOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR", readable=False
-    ),
-]
-
 NamespaceOption = Annotated[
     list[str] | None,
     typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
@@ -64,12 +51,66 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 ListedOption = Annotated[int, typer.Option("--limit", help="Maximum number.", min=1)]
 
 
-def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
+_CONFIG: ContextVar[Path | None] = ContextVar("--config", default=None)
+_HOME: ContextVar[Path | None] = ContextVar("--home", default=None)
+
+
+def _options(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Settings file (default: arborcast.toml here, if there is one).",
+            metavar="FILE",
+            readable=False,  # settings_of reports an unreadable file, with the remedy
+            expose_value=False,
+            callback=lambda file: _CONFIG.set(file),
+        ),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home",
+            help="Data directory of the engine (default: .arborcast here).",
+            metavar="DIR",
+            readable=False,
+            expose_value=False,
+            callback=lambda folder: _HOME.set(folder),
+        ),
+    ] = None,
+) -> None: ...
+
+
+@cache
+def _engine_options() -> list[Any]:
+    app = typer.Typer(add_completion=False)
+    app.command()(_options)
+    return get_command(app).params
+
+
+class EngineCommand(TyperCommand):
+    """A command with --config and --home, which are no parameters of its function: `settings_of` has their values."""
+
+    def __init__(self, *given: Any, params: list[Any], **named: Any) -> None:
+        super().__init__(*given, params=[*params, *_engine_options()], **named)
+
+
+class CommandGroup(typer.Typer):
+    """Commands about an engine, except those registered with another class."""
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = EngineCommand, **named: Any
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        return super().command(name, cls=cls, **named)
+
+
+def settings_of(overrides: dict[str, Scalar] | None = None) -> Settings:
     """The effective settings for a command. Raises ConfigError, also for a data directory of another user: the
     state of its engine cannot be read."""
     from arborcast.engine.settings.loading import load_settings
 
-    settings = load_settings(config, home, overrides)
+    settings = load_settings(_CONFIG.get(), _HOME.get(), overrides)
     path = settings.home
     if os.path.isfile(path):
         raise ConfigError(f"the data directory {path} is a file; name a folder with --home DIR")
@@ -177,27 +218,27 @@ TopicsOption = Annotated[
 ]
 
 
-def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
+def kafka_of() -> KafkaSettings:
     """The Kafka of the running engine of this data directory, else the configured one. Raises InfrastructureError
     within seconds without a broker; see `admin.connection`."""
     from arborcast.admin import connection
     from arborcast.engine.embedded.state import reachable_kafka
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     servers = reachable_kafka(settings).bootstrap_servers
     with note_if_slow(f"Kafka at {servers} has not answered yet; waiting for some seconds"):
         return connection.kafka_of(settings)
 
 
-def note_no_job(config: Path | None, home: Path | None) -> None:
+def note_no_job() -> None:
     """Warn when the engine of this data directory has no streaming job: nothing is delivered."""
     from arborcast.engine.embedded.status import NO_JOB, job_state
 
-    if job_state(settings_of(config, home).home) == "none":
+    if job_state(settings_of().home) == "none":
         print_error(f"note: {NO_JOB}")
 
 
-def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:
+def resolved(text: str, namespaces: Mapping[str, str]) -> str:
     """A topic or expression as it was typed, with topics in the place of their codes (`code:1.4.A`). Only where there
     may be one the logs are read. Raises ExpressionError, InfrastructureError."""
     if "code:" not in text:
@@ -205,15 +246,15 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
     from arborcast.admin.control_log import read_tree
     from arborcast.topic_model.expressions import with_codes
 
-    return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
+    return with_codes(text, namespaces, read_tree(kafka_of()).paths_with_code)
 
 
-def one_topic(text: str, namespace: list[str] | None, config: Path | None, home: Path | None) -> TopicPath:
+def one_topic(text: str, namespace: list[str] | None) -> TopicPath:
     """The one topic that is named, by path or by code. Raises TopicError, ExpressionError, InfrastructureError."""
     from arborcast.admin import topics
 
     namespaces = namespaces_of(namespace)
-    return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
+    return topics.one_topic(resolved(text, namespaces), namespaces)
 
 
 def topic_filter(topic: str, namespace: list[str] | None) -> TopicTest:

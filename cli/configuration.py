@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
-from arborcast.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
+from arborcast.cli.common import ENGINE, OPERATING, CommandGroup, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import console, print_document, print_json, print_line
@@ -23,11 +24,11 @@ MasterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Show the settings.", no_args_is_help=True)
+    group = CommandGroup(help="Show the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
-    group.command("schema")(schema)
-    app.command(rich_help_panel=ENGINE)(init)
+    group.command("schema", cls=TyperCommand)(schema)
+    app.command(rich_help_panel=ENGINE, cls=TyperCommand)(init)
     app.add_typer(group, name="config", rich_help_panel=ENGINE)
     app.command(rich_help_panel=OPERATING)(bundle)
 
@@ -53,11 +54,11 @@ def init(
     print_line(f"wrote {file}: the most common settings with their defaults, commented out")
 
 
-def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def show(json: JsonOption = False) -> None:
     """Print every setting's value and origin. Secrets are hidden."""
     from arborcast.admin.configuration import in_force
 
-    found = in_force(settings_of(config, home))
+    found = in_force(settings_of())
     if json:
         print_json({each.key: {"value": each.value, "origin": each.origin} for each in found})
         return
@@ -78,17 +79,15 @@ def schema() -> None:
     print_json(json_schema())
 
 
-def spark(config: ConfigOption = None, home: HomeOption = None, master: MasterOption = None) -> None:
+def spark(master: MasterOption = None) -> None:
     """Print the properties file for spark-submit."""
     from arborcast.admin.bundle import spark_properties
 
-    print_document(spark_properties(settings_of(config, home).dispatch, master).encode())
+    print_document(spark_properties(settings_of().dispatch, master).encode())
 
 
 def bundle(
     folder: Annotated[Path, typer.Argument(help="Where to write it.", metavar="FOLDER")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
     master: MasterOption = None,
     python: Annotated[
         str, typer.Option(help="The Python of the cluster's hosts, with Arborcast's packages.", metavar="PATH")
@@ -105,7 +104,7 @@ def bundle(
     from arborcast.admin.bundle import write_bundle
     from arborcast.engine.install import jars
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     code, script, file, cluster = write_bundle(
         folder,
         settings.dispatch,

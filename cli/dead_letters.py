@@ -11,8 +11,7 @@ from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
-    ConfigOption,
-    HomeOption,
+    CommandGroup,
     JsonOption,
     ListedOption,
     NamespaceOption,
@@ -34,7 +33,7 @@ from arborcast.engine.terminal import ProgressShown, console, print_error, print
 if TYPE_CHECKING:
     from arborcast.admin.dead_letters import Letter
 
-letters_app = typer.Typer(help="Failed deliveries, with their messages.", no_args_is_help=True)
+letters_app = CommandGroup(help="Failed deliveries, with their messages.", no_args_is_help=True)
 
 EndpointOption = Annotated[str, typer.Option("--endpoint", help="Only to this URL.", metavar="URL", callback=condition)]
 SinceOption = Annotated[
@@ -68,8 +67,6 @@ def list_letters(
     notification: NotificationOption = "",
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest first."""
@@ -77,7 +74,7 @@ def list_letters(
 
     topics = topic_filter(topic, namespace)
     wanted = LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
-    found = listed(kafka_of(config, home), wanted, limit)
+    found = listed(kafka_of(), wanted, limit)
     if json:
         print_json({"letters": [_facts(each) for each in found.letters], "more": found.more})
         return
@@ -106,14 +103,12 @@ def list_letters(
 def show(
     notification: Annotated[str, typer.Argument(help="The notification's id, as `list` prints it.")],
     subscription: SubscriptionOption = "",
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a dead letter: the notification, the reason, and the message. With --json one line per letter."""
     from arborcast.admin.dead_letters import whole
 
-    for each in whole(kafka_of(config, home), notification, subscription):
+    for each in whole(kafka_of(), notification, subscription):
         facts = _facts(each.letter) | {
             "publisher": each.publisher,
             "message_id": each.message_id,
@@ -142,8 +137,6 @@ def redrive(
     limit: LimitOption = None,
     namespace: NamespaceOption = None,
     yes: YesOption = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Re-queue dead letters in original order, with fresh attempts and expiry."""
@@ -153,7 +146,7 @@ def redrive(
 
     topics = topic_filter(topic, namespace)
     wanted = dead_letters.LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     control = read_control(kafka)
     possible, over, too_new = dead_letters.redrivable(kafka, wanted, limit, control)
     redriven = 0
@@ -181,8 +174,6 @@ def purge(
     limit: LimitOption = None,
     namespace: NamespaceOption = None,
     yes: YesOption = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Permanently delete dead letters, with their messages. The delivery record is kept."""
@@ -190,7 +181,7 @@ def purge(
 
     topics = topic_filter(topic, namespace)
     wanted = dead_letters.LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     found = dead_letters.count(kafka, wanted, limit)
     purged = 0
     if found and (yes or agreed(f"Permanently delete {many(found, 'dead letter')}?")):
@@ -219,15 +210,13 @@ def replay(
     ] = "",
     yes: YesOption = False,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Deliver notifications again, to one subscription alone, labelled as a replay."""
     from arborcast.admin.replay import plan
 
     since_ms, until_ms = period_ms(since, until)
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     with ProgressShown() as progress:
         topics = topic_filter(topic, namespace)
         planned = plan(kafka, subscription, since_ms, until_ms, topics, limit, progress, continued)

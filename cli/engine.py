@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from arborcast.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
+from arborcast.cli.common import ENGINE, JsonOption, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
@@ -38,13 +39,12 @@ _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def register(app: typer.Typer) -> None:
-    for command in (up, down, status, doctor, fetch):
+    for command in (up, down, status, doctor):
         app.command(rich_help_panel=ENGINE)(command)
+    app.command(rich_help_panel=ENGINE, cls=TyperCommand)(fetch)
 
 
 def up(
-    config: ConfigOption = None,
-    home: HomeOption = None,
     gateway_port: GatewayPortOption = None,
     kafka_port: KafkaPortOption = None,
     metrics_port: MetricsPortOption = None,
@@ -68,7 +68,7 @@ def up(
         "console.port": console_port,
         "stack.job": "external" if no_job else None,
     }
-    settings = settings_of(config, home, {name: value for name, value in overrides.items() if value is not None})
+    settings = settings_of({name: value for name, value in overrides.items() if value is not None})
     from arborcast.engine.embedded.commands import UpOptions
     from arborcast.engine.embedded.commands import up as bring_up
 
@@ -83,22 +83,22 @@ def up(
             console().print(f"{name.replace('_', ' ')}: [bold]{address}[/]", highlight=False, soft_wrap=True)
 
 
-def down(config: ConfigOption = None, home: HomeOption = None) -> None:
+def down() -> None:
     """Stop the engine."""
     from arborcast.engine.embedded.commands import down as bring_down
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     if not bring_down(settings.home):
         print_error(f"no engine runs in {settings.home}")
 
 
-def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def status(json: JsonOption = False) -> None:
     """Show the engine's health. The exit status is 0 when it is ready, 3 when it is not, 4 when it is ready and no
     streaming job runs."""
     from arborcast.engine.embedded.status import NO_JOB, job_state
     from arborcast.engine.embedded.status import status as read_status
 
-    path = settings_of(config, home).home
+    path = settings_of().home
     document = {**read_status(path), "job": job_state(path, _JOB_SIGN_S)}
     if json:
         print_json(document)
@@ -176,13 +176,13 @@ def _since(text: str | None) -> str:
     return f"{seconds} s"
 
 
-def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def doctor(json: JsonOption = False) -> None:
     """Check Java, jars, ports, disk, memory, versions, broker, directory."""
     from dataclasses import asdict
 
     from arborcast.admin.doctor import doctor as examine
 
-    checks = examine(settings_of(config, home))
+    checks = examine(settings_of())
     if json:
         print_json([asdict(check) for check in checks])
     else:

@@ -9,8 +9,6 @@ import typer
 from arborcast.admin.times import iso, moment
 from arborcast.cli.common import (
     OPERATING,
-    ConfigOption,
-    HomeOption,
     JsonOption,
     NamespaceOption,
     TopicsOption,
@@ -61,8 +59,6 @@ def erase(
     ] = "",
     namespace: NamespaceOption = None,
     yes: YesOption = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove payloads of accepted notifications from logs, tables, waiting deliveries, dead letters and pull points."""
@@ -71,7 +67,7 @@ def erase(
     request = admin.ErasureRequest(subject, topic_filter(topic, namespace), notification, before)
     request.check()
     admin.check_id(notification)
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."
     if not (yes or agreed(question)):
         print_error("nothing was erased")
@@ -82,14 +78,14 @@ def erase(
         return
     print_line(f"erasure {requested.scope.id} was requested: `arborcast erasures` shows when it is done")
     _print_kept(kept_ms, "at the earliest ")
-    note_no_job(config, home)
+    note_no_job()
 
 
-def erasures(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def erasures(json: JsonOption = False) -> None:
     """List erasures, the latest first, with the removed copies."""
     from arborcast.admin import erasures as admin
 
-    found = admin.listed(kafka_of(config, home))
+    found = admin.listed(kafka_of())
     if json:
         print_json([_facts(*each) for each in found])
         return

@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from arborcast.admin.documents import document
 from arborcast.admin.times import moment
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from arborcast.cli.common import OPERATING, CommandGroup, JsonOption, kafka_of, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 
-federation_app = typer.Typer(help="Links to other engines.", no_args_is_help=True)
+federation_app = CommandGroup(help="Links to other engines.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     app.add_typer(federation_app, name="federation", rich_help_panel=OPERATING)
 
 
-@federation_app.command()
+@federation_app.command(cls=TyperCommand)
 def key(file: Annotated[Path, typer.Argument(help="The key file; a new secret becomes the first.")]) -> None:
     """Make a secret for a federation. All its engines and the administrator need the same file (federation.key_file).
 
@@ -32,11 +33,11 @@ def key(file: Annotated[Path, typer.Argument(help="The key file; a new secret be
 
 
 @federation_app.command()
-def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def members(json: JsonOption = False) -> None:
     """List the engines, and the representative of each group."""
     from arborcast.admin import federation as admin
 
-    found = admin.members(settings_of(config, home))
+    found = admin.members(settings_of())
     _note_problem(found.problem)
     if json:
         print_json(document(found))
@@ -52,11 +53,11 @@ def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOpti
 
 
 @federation_app.command()
-def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def topology(json: JsonOption = False) -> None:
     """Show groups and their representatives."""
     from arborcast.admin import federation as admin
 
-    found = admin.groups(settings_of(config, home))
+    found = admin.groups(settings_of())
     _note_problem(found.problem)
     if json:
         print_json(document(found))
@@ -66,13 +67,13 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
 
 
 @federation_app.command()
-def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def links(json: JsonOption = False) -> None:
     """List this engine's links to others, their traffic, and the number of waiting deliveries (details: `arborcast
     waiting`)."""
     from arborcast.admin import control_log
     from arborcast.admin import federation as admin
 
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     found = admin.with_waiting(kafka, admin.links(control_log.read_control(kafka)))
     if json:
         print_json({"links": document(found)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.admin.times import moment, moment_ms
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, as_interrupts, kafka_of, settings_of
+from arborcast.cli.common import OPERATING, CommandGroup, JsonOption, as_interrupts, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import ProgressShown, print_error, print_json, print_line
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=OPERATING)(backup)
     app.command(rich_help_panel=OPERATING)(restore)
-    keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
+    keys_group = CommandGroup(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
     keys_group.command("new")(new)
     keys_group.command("list")(list_keys)
     keys_group.command("reseal")(reseal)
@@ -53,20 +53,16 @@ def backup(
     since: Annotated[
         str, typer.Option("--since", help="With --drill: compare notifications accepted since.", metavar="TIME")
     ] = "7d",
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the state that an engine needs to continue with another Kafka: subscriptions, topics, undelivered
     notifications, dead letters. The engine may be running. Tables and the key file are files, to be copied as such."""
-    settings = settings_of(config, home)
+    settings = settings_of()
     if drill:
         from arborcast.admin.data_directory import drill as prove
 
         with ProgressShown() as progress, as_interrupts(signal.SIGTERM, signal.SIGHUP):
-            stock = prove(
-                settings, lambda: kafka_of(config, home), folder, moment_ms("since", since), print_error, progress
-            )
+            stock = prove(settings, kafka_of, folder, moment_ms("since", since), print_error, progress)
         if json:
             print_json(stock._asdict())
         else:
@@ -83,14 +79,12 @@ def backup(
     from arborcast.engine.gateway.parts import pull_limits
 
     with ProgressShown() as progress:
-        manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
+        manifest = back_up_logs(kafka_of(), folder, pull_limits(settings), progress)
     print_backup(manifest, folder, "backed up to", json)
 
 
 def restore(
     folder: Annotated[Path, typer.Argument(help="Where the backup is.", metavar="FOLDER", file_okay=False)],
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Create the logs in an empty Kafka from a backup, before the first start.
@@ -103,7 +97,7 @@ def restore(
     if (folder / ARCHIVE).exists():
         if (folder / MANIFEST).exists():
             raise ConfigError(f"{folder} holds both {ARCHIVE} and {MANIFEST}: move the one that is not meant away")
-        target = settings_of(config, home).home
+        target = settings_of().home
         with ProgressShown() as progress:
             restore_copy(folder, target, progress)
         _print_files([target], json)
@@ -111,7 +105,7 @@ def restore(
     from arborcast.admin.backup import restore as fill
 
     with ProgressShown() as progress:
-        manifest = fill(folder, kafka_of(config, home), progress)
+        manifest = fill(folder, kafka_of(), progress)
     print_backup(manifest, folder, "restored from", json)
 
 
@@ -146,8 +140,6 @@ _HELD = {
 
 def new(
     key_id: Annotated[str, typer.Option("--id", help="The key's id (default: k and the time).", metavar="ID")] = "",
-    config: ConfigOption = None,
-    home: HomeOption = None,
 ) -> None:
     """Put a new key first in the key file, which is created if missing.
 
@@ -157,18 +149,18 @@ def new(
     from arborcast.admin.operations import recorded_file
     from arborcast.topic_model.records.operations import change
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     path = keys.key_file(settings)
     with recorded_file(settings, "keys new", change(str(path))):
         made = keys.new(path, key_id)
     print_line(f"{path}: secrets are sealed with {made} from now on")
 
 
-def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def list_keys(json: JsonOption = False) -> None:
     """Print the ids of the keys; the first one seals."""
     from arborcast.admin import keys
 
-    found = list(keys.read(keys.key_file(settings_of(config, home))))
+    found = list(keys.read(keys.key_file(settings_of())))
     if json:
         print_json([{"id": key_id, "seals": key_id == found[0]} for key_id in found])
         return
@@ -178,8 +170,6 @@ def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOp
 
 def reseal(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Seal all secrets with the first key, so that older keys are no longer needed.
@@ -191,8 +181,8 @@ def reseal(
     from arborcast.admin.resealing import reseal as reseal_all
     from arborcast.core.security.keyring import KeyRing
 
-    keys = KeyRing(read(key_file(settings_of(config, home))))
-    report = reseal_all(kafka_of(config, home), keys, dry_run=dry_run)
+    keys = KeyRing(read(key_file(settings_of())))
+    report = reseal_all(kafka_of(), keys, dry_run=dry_run)
     if json:
         facts = {"key": keys.current, "subscriptions": report.subscriptions, "secrets": report.secrets}
         print_json({**facts, "dry_run": dry_run, "sealed": dict(report.sealed), "stuck": report.stuck})
@@ -204,15 +194,13 @@ def reseal(
 
 def remove(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
 ) -> None:
     """Remove a key from the key file, unless a secret is still sealed with it."""
     from arborcast.admin.keys import key_file
     from arborcast.admin.resealing import remove_key
 
-    path = key_file(settings_of(config, home))
-    remove_key(kafka_of(config, home), path, key_id)
+    path = key_file(settings_of())
+    remove_key(kafka_of(), path, key_id)
     print_line(f"{path}: {key_id} is no longer there")
 
 

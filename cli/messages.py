@@ -18,8 +18,6 @@ import typer
 from arborcast.cli.common import (
     MESSAGES,
     SUBSCRIBING,
-    ConfigOption,
-    HomeOption,
     JsonOption,
     NamespaceOption,
     as_interrupts,
@@ -135,14 +133,12 @@ def subscribe(
     kinds: TypesOption = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
     from arborcast.client import Credentials, Delivery
 
-    topic = topic_of(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace)
     given: dict[str, Any] = {
         "reliability": reliability,
         "strict": strict or None,
@@ -157,7 +153,7 @@ def subscribe(
     delivery = replace(
         Delivery.of(kind) if kind else Delivery(), **{name: value for name, value in given.items() if value is not None}
     )
-    with client_of(url, config, home) as client:
+    with client_of(url) as client:
         subscription = client.subscribe(
             topic,
             to=to,
@@ -182,17 +178,15 @@ def subscribe(
             print_line(subscription.secret)
 
 
-def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
+def topic_of(topic: str, url: str | None, namespace: list[str] | None) -> str:
     """The expression with topics in place of codes; as it is for a broker elsewhere, whose codes are unknown."""
-    return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
+    return topic if url is not None else resolved(topic, namespaces_of(namespace))
 
 
-def unsubscribe(
-    subscription: SubscriptionArgument, url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None
-) -> None:
+def unsubscribe(subscription: SubscriptionArgument, url: UrlOption = None) -> None:
     """End a subscription."""
-    broker = url or _broker_url(config, home, subscription)
-    with client_of(broker, config, home) as client:
+    broker = url or _broker_url(subscription)
+    with client_of(broker) as client:
         client.unsubscribe(_address(subscription, broker))
 
 
@@ -203,14 +197,12 @@ def rotate_secret(
     ] = None,
     secret_file: SecretFileOption = None,
     url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Sign a subscription's pushes with another secret."""
     given = _read_secret(secret_file)
-    broker = url or _broker_url(config, home, subscription)
-    with client_of(broker, config, home) as client:
+    broker = url or _broker_url(subscription)
+    with client_of(broker) as client:
         secret = client.rotate_secret(_address(subscription, broker), given, overlap=duration(overlap))
     if json:
         print_json({} if given else {"secret": secret})
@@ -245,15 +237,13 @@ def publish(
     ] = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Publish a notification, and wait until the broker has stored it. Prints its id, for `trace` and `why`."""
     payload = _element(read_file(file), "standard input" if file == "-" else file)
-    topic = topic_of(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace)
     until = _time(valid_until) if valid_until is not None else None
-    with client_of(url, config, home) as client:
+    with client_of(url) as client:
         made = client.notify(
             topic,
             payload,
@@ -265,7 +255,7 @@ def publish(
             reliable=reliable,
         )
     if url is None:
-        note_no_job(config, home)
+        note_no_job()
     if json:
         print_json({"notification_id": made or None})
     elif made:
@@ -283,8 +273,6 @@ def listen(
     count: Annotated[int | None, typer.Option("--count", help="Stop after this number of messages.", min=1)] = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Start a small receiver, subscribe it, and print notifications until Ctrl-C. With --json one line per message. The
@@ -293,7 +281,7 @@ def listen(
     from arborcast.cli.shell_client import LeasedSubscription
     from arborcast.client.listener import Listener
 
-    topic = topic_of(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace)
     arrived = OutputQueue()
     try:
         listener = Listener(arrived.put, port=port, host=host)
@@ -301,7 +289,7 @@ def listen(
         raise InputError(
             f"cannot listen at {host}:{port}: {reason_of(error)}; choose others with --host or --port"
         ) from error
-    with listener, client_of(url, config, home) as client, as_interrupts(signal.SIGTERM, signal.SIGHUP):
+    with listener, client_of(url) as client, as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:
             return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
@@ -362,18 +350,18 @@ def _address(subscription: str, broker: str) -> str:
     return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
 
 
-def client_of(url: str | None, config: Path | None, home: Path | None) -> ShellClient:
+def client_of(url: str | None) -> ShellClient:
     """A client of the broker at `url`, else of the gateway."""
     from arborcast.cli.shell_client import ShellClient
 
-    return ShellClient(url or _broker_url(config, home))
+    return ShellClient(url or _broker_url())
 
 
-def _broker_url(config: Path | None, home: Path | None, subscription: str = "") -> str:
+def _broker_url(subscription: str = "") -> str:
     """The address of a `subscription`, if it is one, else that of the gateway. Raises InfrastructureError."""
     from arborcast.admin.connection import gateway_url
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     return subscription if "://" in subscription else gateway_url(settings)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from arborcast.admin.documents import document
 from arborcast.admin.times import moment, moment_ms
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, ListedOption, kafka_of, note_omitted
+from arborcast.cli.common import OPERATING, JsonOption, ListedOption, kafka_of, note_omitted
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import console, print_error, print_json
 
@@ -30,15 +30,13 @@ def operations(
     action: Annotated[str, typer.Option("--action", help="Only operations with this in their name: topics, end.")] = "",
     subject: Annotated[str, typer.Option("--subject", help="Only of topics, ids or users with this in them.")] = "",
     limit: ListedOption = 100,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List changes by operators, the newest first: actor, action, before and after."""
     from arborcast.admin.operations import OperationFilter, listed
 
     wanted = OperationFilter(moment_ms("since", since), actor, action, subject)
-    found, more = listed(kafka_of(config, home), wanted, limit)
+    found, more = listed(kafka_of(), wanted, limit)
     if json:
         print_json({"operations": document(found), "more": more})
         return

@@ -10,8 +10,7 @@ from arborcast.admin.documents import document
 from arborcast.admin.times import moment
 from arborcast.cli.common import (
     FATES,
-    ConfigOption,
-    HomeOption,
+    CommandGroup,
     JsonOption,
     ListedOption,
     NamespaceOption,
@@ -24,7 +23,7 @@ from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import many
 from arborcast.engine.terminal import print_error, print_json, print_line
 
-queues_app = typer.Typer(help="Work queues: requests and workers.", no_args_is_help=True)
+queues_app = CommandGroup(help="Work queues: requests and workers.", no_args_is_help=True)
 
 UrlOption = Annotated[
     str | None,
@@ -37,15 +36,13 @@ def register(app: typer.Typer) -> None:
 
 
 @queues_app.command("list")
-def list_queues(
-    url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False
-) -> None:
+def list_queues(url: UrlOption = None, json: JsonOption = False) -> None:
     """List the queues: requests that wait and are executed, and servers."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 
-    control = control_log.read_control(kafka_of(config, home))
-    figures = admin.job_figures(settings_of(config, home).home, url or "")
+    control = control_log.read_control(kafka_of())
+    figures = admin.job_figures(settings_of().home, url or "")
     queues = admin.queues(control, figures.scrape)
     if json:
         print_json(document(queues))
@@ -65,18 +62,16 @@ def show_queue(
     limit: ListedOption = 100,
     url: UrlOption = None,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a queue: its servers and requests."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 
-    kafka = kafka_of(config, home)
-    path = one_topic(queue, namespace, config, home)
+    kafka = kafka_of()
+    path = one_topic(queue, namespace)
     control = control_log.read_control(kafka)
-    figures = admin.job_figures(settings_of(config, home).home, url or "")
+    figures = admin.job_figures(settings_of().home, url or "")
     found = admin.queue(control, figures.scrape, path)
     waits = admin.requests(kafka, path, limit)
     if json:

@@ -9,8 +9,6 @@ import typer
 from arborcast.admin.documents import document
 from arborcast.cli.common import (
     FATES,
-    ConfigOption,
-    HomeOption,
     JsonOption,
     SubscriptionOption,
     existing,
@@ -34,14 +32,12 @@ def slo(
         str | None, typer.Option("--owner", help="Only deliveries to this subscriber's subscriptions.", metavar="NAME")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Maximum number of subscriptions.", min=0)] = 10,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the share of deliveries in time over 28 days, and the error budget left."""
     from arborcast.admin.slo import measured
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     if settings.origins["tables.path"] == "data directory":
         existing(settings)
     found = measured(settings, limit, subscription, owner)

@@ -11,8 +11,7 @@ from arborcast.admin.documents import document
 from arborcast.admin.times import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
-    ConfigOption,
-    HomeOption,
+    CommandGroup,
     JsonOption,
     ListedOption,
     NamespaceOption,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from arborcast.admin.subscriptions import ListedSubscription
 
-subscriptions_app = typer.Typer(help="Subscriptions and suspensions.", no_args_is_help=True)
+subscriptions_app = CommandGroup(help="Subscriptions and suspensions.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +48,6 @@ def list_subscriptions(
     ] = None,
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List subscriptions, the suspended ones first."""
@@ -58,7 +55,7 @@ def list_subscriptions(
     from arborcast.admin import subscriptions as admin
     from arborcast.admin.topics import topic_named
 
-    control = control_log.read_control(kafka_of(config, home))
+    control = control_log.read_control(kafka_of())
     path = topic_named(topic, control.table.topics, namespaces_of(namespace)) if topic else None
     wanted = admin.SubscriptionFilter(state or "", endpoint, topic=path)
     found = admin.listed(control, wanted, limit)
@@ -112,8 +109,6 @@ def resume(
         str | None, typer.Option("--endpoint", help="All that are suspended of this URL.", metavar="URL")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that are suspended.")] = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Resume suspended subscriptions: their waiting deliveries are pushed at once."""
@@ -122,7 +117,7 @@ def resume(
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
         raise ConfigError("name subscriptions: ids, --endpoint or --all")
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     control = control_log.read_control(kafka)
     chosen = admin.suspended(control, subscription) if subscription else admin.all_suspended(control, endpoint)
     admin.end_suspensions(kafka, control, chosen)
@@ -139,15 +134,13 @@ def resume(
 def link(
     subscription: Annotated[str, typer.Argument(help="Its id, as `list` prints it, or its address.")],
     days: Annotated[float, typer.Option("--days", help="How long the link opens the page.")] = 7.0,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a signed link to the page of one subscription, for its subscriber."""
     from arborcast.admin import control_log, receiver_page
 
-    control = control_log.read_control(kafka_of(config, home))
-    url = receiver_page.link(settings_of(config, home), control, subscription, days)
+    control = control_log.read_control(kafka_of())
+    url = receiver_page.link(settings_of(), control, subscription, days)
     if json:
         print_json({"link": url})
     else:

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, note_no_job, settings_of
+from arborcast.cli.common import FATES, JsonOption, kafka_of, note_no_job, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import WORDS
 from arborcast.engine.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
     from rich.text import Text
 
@@ -48,25 +46,21 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     notification: Annotated[str, typer.Argument(help="Its id: what pushes carry as arborcast-notification-id.")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show every step of a notification, from acceptance to the outcome.
     Reads the tables and the newer records of the logs, so it covers the last second too."""
-    _print(_explanation(notification, "", config, home), json)
-    note_no_job(config, home)
+    _print(_explanation(notification, ""), json)
+    note_no_job()
 
 
 def why(
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its id, or its address.")],
     notification: Annotated[str, typer.Option("--notification", "-m", help="The notification's id.")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Explain why a subscription got a notification, or did not."""
-    _print(_explanation(notification, subscription, config, home), json)
+    _print(_explanation(notification, subscription), json)
 
 
 def _print(explanation: Explanation, json: bool) -> None:
@@ -79,11 +73,11 @@ def _print(explanation: Explanation, json: bool) -> None:
             console().print(each, soft_wrap=isinstance(each, Text))
 
 
-def _explanation(notification: str, subscription: str, config: Path | None, home: Path | None) -> Explanation:
+def _explanation(notification: str, subscription: str) -> Explanation:
     from arborcast.admin import trace
 
     try:
-        return trace.trace(settings_of(config, home), notification, subscription, lambda _: kafka_of(config, home))
+        return trace.trace(settings_of(), notification, subscription, lambda _: kafka_of())
     except trace.UnknownNotification as error:
         for note in error.notes:
             error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)

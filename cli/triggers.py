@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +10,7 @@ import typer
 from arborcast.admin.documents import document
 from arborcast.cli.common import (
     SUBSCRIBING,
-    ConfigOption,
-    HomeOption,
+    CommandGroup,
     JsonOption,
     ListedOption,
     NamespaceOption,
@@ -35,7 +33,7 @@ from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, print_line
 
-triggers_app = typer.Typer(help="Publish when a notification matches.", no_args_is_help=True)
+triggers_app = CommandGroup(help="Publish when a notification matches.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(help="Its name: letters, digits, and . _ - in between.")]
 
@@ -65,8 +63,6 @@ def add(
     together: TogetherOption = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Publish something whenever a notification matches. You must be allowed to subscribe to the one topic, and to
@@ -77,9 +73,9 @@ def add(
     if payload is not None:
         given = payload.lstrip().startswith("<")
         fixed = xml_element(payload.encode() if given else read_file(payload), "--payload" if given else payload)
-    on, publish = (topic_of(each, url, namespace, config, home) for each in (on, publish))
+    on, publish = (topic_of(each, url, namespace) for each in (on, publish))
     after = {"on": on, "publishes": publish, "payload": payload}
-    with client_of(url, config, home) as client, _recorded("triggers add", name, after, url, config, home):
+    with client_of(url) as client, _recorded("triggers add", name, after, url):
         made = client.create_trigger(
             name,
             on,
@@ -98,20 +94,18 @@ def add(
 
 
 @triggers_app.command()
-def remove(name: NameArgument, url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None) -> None:
+def remove(name: NameArgument, url: UrlOption = None) -> None:
     """Remove a trigger."""
-    with client_of(url, config, home) as client, _recorded("triggers remove", name, None, url, config, home):
+    with client_of(url) as client, _recorded("triggers remove", name, None, url):
         client.destroy_trigger(name)
 
 
 @triggers_app.command("list")
-def list_triggers(
-    limit: ListedOption = 100, config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False
-) -> None:
+def list_triggers(limit: ListedOption = 100, json: JsonOption = False) -> None:
     """List the triggers."""
     from arborcast.admin import control_log, triggers
 
-    found = triggers.listed(control_log.read_control(kafka_of(config, home)), limit)
+    found = triggers.listed(control_log.read_control(kafka_of()), limit)
     if json:
         print_json(document(found))
         return
@@ -125,9 +119,7 @@ def list_triggers(
     note_omitted(found.more)
 
 
-def _recorded(
-    what: str, name: str, after: object, url: str | None, config: Path | None, home: Path | None
-) -> AbstractContextManager[object]:
+def _recorded(what: str, name: str, after: object, url: str | None) -> AbstractContextManager[object]:
     """The record of an operator's change; none for a broker elsewhere, or without access to the logs, where
     the command is an ordinary client."""
     if url:
@@ -137,7 +129,7 @@ def _recorded(
     from arborcast.topic_model.records.operations import change
 
     try:
-        kafka = kafka_of(config, home)
+        kafka = kafka_of()
     except InfrastructureError:
         return nullcontext()
     before = triggers.one(control_log.read_control(kafka), name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, existing, kafka_of, settings_of
+from arborcast.cli.common import OPERATING, CommandGroup, JsonOption, existing, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table
@@ -23,13 +23,13 @@ StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password fr
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="The gateway's local users.", no_args_is_help=True)
+    group = CommandGroup(help="The gateway's local users.", no_args_is_help=True)
     group.command("add")(add)
     group.command("remove")(remove)
     group.command("list")(list_users)
     group.command("check")(check)
     app.add_typer(group, name="users", rich_help_panel=OPERATING)
-    access_group = typer.Typer(help="Find subscriptions whose owners lost the right to them.", no_args_is_help=True)
+    access_group = CommandGroup(help="Find subscriptions whose owners lost the right to them.", no_args_is_help=True)
     # A group of one command would be that command.
     access_group.callback()(lambda: None)
     access_group.command("check")(check_access)
@@ -48,8 +48,6 @@ def add(
         ),
     ] = False,
     stdin: StdinOption = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
 ) -> None:
     """Add a user, or replace the password and groups of an existing one. The password is prompted for, never an
     argument."""
@@ -57,7 +55,7 @@ def add(
     from arborcast.admin.operations import recorded_file
     from arborcast.topic_model.records.operations import change
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     path = users.users_file(settings)
     after = {"name": name, "groups": sorted(group or ()), "clear": digest}
     with recorded_file(settings, "users add", change(name, users.one(path, name), after)):
@@ -65,23 +63,23 @@ def add(
     print_line(f"{name} is in {path}; a running gateway sees it within a second")
 
 
-def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
+def remove(name: NameArgument) -> None:
     """Remove a user. A password that was right a moment ago is remembered for access.cache_s."""
     from arborcast.admin import users
     from arborcast.admin.operations import recorded_file
     from arborcast.topic_model.records.operations import change
 
-    settings = settings_of(config, home)
+    settings = settings_of()
     path = users.users_file(settings)
     with recorded_file(settings, "users remove", change(name, users.one(path, name))):
         users.remove(path, name)
 
 
-def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def list_users(json: JsonOption = False) -> None:
     """List the users and their groups."""
     from arborcast.admin import users
 
-    found = users.listed(users.users_file(existing(settings_of(config, home))))
+    found = users.listed(users.users_file(existing(settings_of())))
     if json:
         print_json(document(found))
         return
@@ -95,14 +93,12 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
 def check(
     name: NameArgument,
     stdin: StdinOption = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check a user's password; the exit status is 1 when it is wrong."""
     from arborcast.admin import users
 
-    path = users.users_file(settings_of(config, home))
+    path = users.users_file(settings_of())
     found = users.check_password(path, name, read_password(stdin, confirm=False))
     if json:
         print_json(document(found))
@@ -130,16 +126,14 @@ def read_password(stdin: bool, *, confirm: bool, prompt: str = "Password") -> st
 
 def check_access(
     end: Annotated[bool, typer.Option("--end", help="End those for which it is certain.")] = False,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List subscriptions that their owners would not be allowed to create today. The exit status is 1 when there are
     any. Rights are checked when a subscription is created; rights revoked later are found here."""
     from arborcast.admin import control_log, users
 
-    rights = users.rights_of(settings_of(config, home))
-    kafka = kafka_of(config, home)
+    rights = users.rights_of(settings_of())
+    kafka = kafka_of()
     table = control_log.read_table(kafka)
     found = users.lost_rights(rights, table)
     if end:

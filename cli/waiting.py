@@ -10,8 +10,7 @@ from arborcast.admin.documents import document
 from arborcast.admin.times import moment
 from arborcast.cli.common import (
     FATES,
-    ConfigOption,
-    HomeOption,
+    CommandGroup,
     JsonOption,
     ListedOption,
     NamespaceOption,
@@ -50,7 +49,7 @@ EndpointOption = Annotated[
     ),
 ]
 
-waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)
+waiting_app = CommandGroup(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -65,15 +64,13 @@ def list_waiting(
     notification: NotificationOption = "",
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List pending deliveries, the oldest first, with the last result."""
     from arborcast.admin.waiting import WaitingFilter, oldest
 
     wanted = WaitingFilter(subscription, endpoint, topic_filter(topic, namespace), notification)
-    found = oldest(kafka_of(config, home), wanted, limit)
+    found = oldest(kafka_of(), wanted, limit)
     if json:
         print_json({"waiting": [_facts(each) for each in found.waiting], "more": found.more})
     else:
@@ -95,8 +92,6 @@ def retry(
     limit: Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)] = None,
     yes: YesOption = False,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Attempt pending deliveries now."""
@@ -104,7 +99,7 @@ def retry(
     from arborcast.admin.waiting import WaitingFilter
 
     wanted = WaitingFilter(subscription, endpoint, topic_filter(topic, namespace), notification)
-    kafka = kafka_of(config, home)
+    kafka = kafka_of()
     # Without a condition it is for the whole engine.
     requested = 0
     if yes or wanted.text() != "all" or agreed("Retry all pending deliveries?"):
@@ -118,13 +113,11 @@ def retry(
 @waiting_app.command()
 def probe(
     endpoint: Annotated[str, typer.Argument(help="The URL, as `waiting list` prints it.", metavar="URL")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
 ) -> None:
     """Probe an endpoint now, with the delivery that waits longest for it."""
     from arborcast.admin import waiting
 
-    waiting.probe(kafka_of(config, home), endpoint)
+    waiting.probe(kafka_of(), endpoint)
     print_line(f"probe of {one_line(endpoint)} requested")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.admin.times import beginning
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
+from arborcast.cli.common import OPERATING, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import print_error, print_json
 
@@ -34,8 +34,6 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    config: ConfigOption = None,
-    home: HomeOption = None,
     url: UrlOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.5, max=60)] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end; also without a terminal.")] = False,
@@ -43,7 +41,7 @@ def top(
 ) -> None:
     """Show throughput, latency, lag, waiting deliveries and usage of every process, live. With
     --json the figures are printed once."""
-    watch, where = _watch(config, home, url)
+    watch, where = _watch(url)
     if json:
         from arborcast.engine.monitoring.summary import document, first_view
 
@@ -68,8 +66,6 @@ def report(
     since: Annotated[
         str, typer.Option(help="How far back: 30m, 2h, 7d, or a time such as 2026-01-31T12:00.", metavar="TIME")
     ] = "1h",
-    config: ConfigOption = None,
-    home: HomeOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -82,7 +78,7 @@ def report(
         raise ConfigError(f"--since {since} is yet to come")
     if url and len(url) > 1:
         raise ConfigError("a report needs the one address of an embedded engine: others keep no history")
-    seen, where = history_for(url[0] if url else None, settings_of(config, home).home, start)
+    seen, where = history_for(url[0] if url else None, settings_of().home, start)
     write_report(output, seen, where, start, now)
     if json:
         print_json({"file": output, "samples": len(seen.samples), "problem": seen.problem or None})
@@ -91,11 +87,11 @@ def report(
     print_error(f"wrote {output}: {of_what}")
 
 
-def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[EngineWatch, str]:
+def _watch(urls: list[str] | None) -> tuple[EngineWatch, str]:
     from arborcast.engine.monitoring.watching import EngineWatch, metrics_address
 
     if urls:
         return EngineWatch(urls), ", ".join(urls)
-    path = settings_of(config, home).home
+    path = settings_of().home
     metrics_address(path)  # raises when no engine runs there; one that stops meanwhile is waited for
     return EngineWatch(find=lambda: metrics_address(path)), str(path)

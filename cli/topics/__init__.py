@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import typer
 
-from arborcast.cli.common import SUBSCRIBING
+from arborcast.cli.common import SUBSCRIBING, CommandGroup
 from arborcast.cli.topics import changing, documents, showing
 
-topics_app = typer.Typer(help="Show and change the topic tree.", no_args_is_help=True)
+topics_app = CommandGroup(help="Show and change the topic tree.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:

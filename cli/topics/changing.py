@@ -8,8 +8,6 @@ import typer
 
 from arborcast.admin.documents import document
 from arborcast.cli.common import (
-    ConfigOption,
-    HomeOption,
     JsonOption,
     NamespaceOption,
     TopicArgument,
@@ -62,8 +60,6 @@ def add(
     ] = True,
     update: Annotated[bool, typer.Option("--update", help="Replace the facts of an existing topic.")] = False,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Add a topic, with its facts. Topics above need not be there."""
@@ -71,59 +67,53 @@ def add(
     from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 
     record = TopicRecord(
-        path=one_topic(topic, namespace, config, home),
+        path=one_topic(topic, namespace),
         code=code,
         message_types=tuple(message_type or ()),
         final=final,
         policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue, merge),
     )
 
-    _report(topics.add(kafka_of(config, home), record, update=update), json)
+    _report(topics.add(kafka_of(), record, update=update), json)
 
 
 def remove(
     topic: TopicArgument,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="And every topic below.")] = False,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove a topic."""
     from arborcast.admin import topics
 
-    path = one_topic(topic, namespace, config, home)
-    _report(topics.remove(kafka_of(config, home), path, recursive=recursive), json)
+    path = one_topic(topic, namespace)
+    _report(topics.remove(kafka_of(), path, recursive=recursive), json)
 
 
 def move(
     topic: TopicArgument,
     target: Annotated[str, typer.Argument(help="Its new path, which must be free.")],
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Move a topic with all below it."""
     from arborcast.admin import topics
 
-    old, new = (one_topic(each, namespace, config, home) for each in (topic, target))
-    _report(topics.move(kafka_of(config, home), old, new), json)
+    old, new = (one_topic(each, namespace) for each in (topic, target))
+    _report(topics.move(kafka_of(), old, new), json)
 
 
 def rename(
     topic: TopicArgument,
     name: Annotated[str, typer.Argument(help="Its new name: b, or {urn:x}b for another namespace.")],
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give a topic another name, where it is."""
     from arborcast.admin import topics
 
-    path = one_topic(topic, namespace, config, home)
-    _report(topics.rename(kafka_of(config, home), path, name), json)
+    path = one_topic(topic, namespace)
+    _report(topics.rename(kafka_of(), path, name), json)
 
 
 def _report(change: TreeChange, json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from arborcast.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from arborcast.cli.common import JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError, DocumentError
 from arborcast.core.files import write_output
 from arborcast.core.reasons import reason_of
@@ -32,9 +32,9 @@ def register(topics_app: typer.Typer) -> None:
     topics_app.command("export")(export_topics)
 
 
-def _settings(config: Path | None, home: Path | None) -> Settings:
+def _settings() -> Settings:
     """The settings, with the broker of the engine that runs in this data directory, if one does; see `kafka_of`."""
-    return dataclasses.replace(settings_of(config, home), kafka=kafka_of(config, home))
+    return dataclasses.replace(settings_of(), kafka=kafka_of())
 
 
 def import_topics(
@@ -68,15 +68,13 @@ def import_topics(
     ca_file: Annotated[
         str, typer.Option("--ca-file", help="Authorities that sign that server's certificate (PEM).", metavar="FILE")
     ] = "",
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Import the topics of a document, all or none, or of another system's LDAP tree."""
     if from_ldap is None:
         if file is None or base or root or bind_dn or stdin or start_tls or ca_file:
             raise ConfigError("name the source: a file, or --from-ldap URL and --base DN with their options")
-        _import_document(_settings(config, home), file, form, base_dn, replace, dry_run, json)
+        _import_document(_settings(), file, form, base_dn, replace, dry_run, json)
         return
     if file is not None or form or base_dn or replace:
         raise ConfigError("--from-ldap takes the place of a file: leave out the file, --format, --base-dn, --replace")
@@ -85,7 +83,7 @@ def import_topics(
     from arborcast.cli.topics import units
 
     where = units.server(from_ldap, base, bind_dn or "", stdin, start_tls, ca_file)
-    units.import_units(kafka_of(config, home), where, root, dry_run=dry_run, json=json)
+    units.import_units(kafka_of(), where, root, dry_run=dry_run, json=json)
 
 
 def _import_document(
@@ -121,14 +119,12 @@ def export_topics(
     file: Annotated[Path | None, typer.Argument(help="Where to write; default: standard output.")] = None,
     form: FormatOption = None,
     base_dn: BaseOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
 ) -> None:
     """Write all topics as a document. The LDIF format is input for ldapadd."""
     from arborcast.admin import control_log, topic_documents
 
     form = topic_documents.format_of(file, form)
-    settings = _settings(config, home)
+    settings = _settings()
     tree = control_log.read_tree(settings.kafka)
     data = topic_documents.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
     if file is None:

@@ -9,8 +9,6 @@ import typer
 from arborcast.admin.documents import document
 from arborcast.admin.times import moment
 from arborcast.cli.common import (
-    ConfigOption,
-    HomeOption,
     JsonOption,
     NamespaceOption,
     TopicArgument,
@@ -41,14 +39,12 @@ def register(topics_app: typer.Typer) -> None:
 def list_topics(
     expression: Annotated[str, typer.Argument(help="Only those it selects, for instance 'a//.'.")] = "//.",
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List topics with their facts."""
     from arborcast.admin import control_log, topics
 
-    tree = control_log.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of())
     records = topics.listed(tree, expression, namespaces_of(namespace))
     if json:
         print_json(document(records))
@@ -59,14 +55,12 @@ def list_topics(
 
 def show_tree(
     depth: Annotated[int | None, typer.Option("--depth", help="Number of levels.", min=1)] = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Draw the topic tree. Nodes that are no topics themselves are dim."""
     from arborcast.admin import control_log, topics
 
-    tree = control_log.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of())
     nodes = topics.nodes(tree, depth)
     if json:
         print_json(document(nodes))
@@ -84,14 +78,12 @@ def show_tree(
 
 def find(
     code: Annotated[str, typer.Argument(help="The code, for instance 1.4.A.", metavar="CODE")],
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the topic that has a code."""
     from arborcast.admin import control_log, topics
 
-    records = topics.with_code(control_log.read_tree(kafka_of(config, home)), code)
+    records = topics.with_code(control_log.read_tree(kafka_of()), code)
     if json:
         print_json(document(records))
         return
@@ -103,14 +95,12 @@ def match(
     expression: Annotated[str, typer.Argument(help="For instance 'a//.', 'a/*|b', a:b, {urn:x}a//b.")],
     xpath: Annotated[bool, typer.Option("--xpath", help="The expression is an XPath over the topic set.")] = False,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which topics a subscription with this expression would get."""
     from arborcast.admin import control_log, topics
 
-    tree = control_log.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of())
     paths = topics.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
     if json:
         print_json(paths)
@@ -124,16 +114,14 @@ def match(
 def subscriptions(
     topic: TopicArgument,
     namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the subscriptions that match a topic, with the matching expression."""
     from arborcast.admin import control_log
     from arborcast.admin.subscriptions import recipients
 
-    path = one_topic(topic, namespace, config, home)
-    control = control_log.read_control(kafka_of(config, home))
+    path = one_topic(topic, namespace)
+    control = control_log.read_control(kafka_of())
     found = recipients(control, path)
     if json:
         print_json(document(found))
@@ -147,13 +135,13 @@ def subscriptions(
     print_table(("subscription", "state", "expression", "only if", "consumer"), rows)
 
 
-def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+def problems(json: JsonOption = False) -> None:
     """Show topics that cannot be synchronized with the directory, with the remedy."""
     from arborcast.admin import directory
     from arborcast.engine.embedded.home import Home
     from arborcast.engine.embedded.state import has_own_broker
 
-    settings = existing(settings_of(config, home))
+    settings = existing(settings_of())
     found = directory.problems(settings.home)
     if has_own_broker(settings) and Home(settings.home).owner() is None:
         print_error(f"note: no engine runs in {settings.home}: this is the state of its last run")

@@ -88,7 +88,7 @@ def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
 
 
 def test_the_command_prints_iso_8601_times_and_an_empty_list(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    monkeypatch.setattr(commands, "kafka_of", lambda: KAFKA)
     result = CliRunner().invoke(app, ["dead-letters", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")
     logs.bury(*letter("s1"))
@@ -99,7 +99,7 @@ def test_the_command_prints_iso_8601_times_and_an_empty_list(logs: ListedLogs, m
 
 @pytest.mark.usefixtures("given")
 def test_each_letter_of_a_notification_is_a_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    monkeypatch.setattr(commands, "kafka_of", lambda: KAFKA)
     shown = CliRunner().invoke(app, ["dead-letters", "show", "n", "--json"]).stdout.splitlines()
     assert [json.loads(each)["subscription"] for each in shown] == ["s1", "over", "s1", "s1"]
 

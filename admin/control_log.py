@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.control_view import ControlView
@@ -13,7 +14,10 @@ from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.tree.tree import TopicTree
 
 # A log of a million records is read in well under a minute.
-_READ_SECONDS = 120.0
+READ_SECONDS = 120.0
+
+# Records per write: single writes would be slow, and one large write could exceed the timeout.
+_AT_ONCE = 2_000
 
 
 def read_tree(kafka: KafkaSettings) -> TopicTree:
@@ -39,11 +43,12 @@ def read_control(kafka: KafkaSettings) -> ControlView:
 
 def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:
     with closing(ControlFollower(kafka, apply)) as follower:
-        follower.read_to_end(_READ_SECONDS)
+        follower.read_to_end(READ_SECONDS)
 
 
-def append(kafka: KafkaSettings, records: Sequence[ControlRecord]) -> None:
-    """Append records and wait until they are stored. Raises InfrastructureError."""
-    if records:
-        with closing(ControlLog(kafka)) as log:
-            log.append(records)
+def append(kafka: KafkaSettings, records: Sequence[ControlRecord], progress: Progress = no_progress) -> None:
+    """Append records and wait until they are stored. Raises InfrastructureError; earlier ones may then be stored."""
+    with closing(ControlLog(kafka)) as log:
+        for start in range(0, len(records), _AT_ONCE):
+            progress("writing topics", start, len(records))
+            log.append(records[start : start + _AT_ONCE])

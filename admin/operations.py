@@ -6,18 +6,19 @@ import getpass
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 import msgspec
 
-from arborcast.admin import connection
+from arborcast.admin import connection, control_log
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import OPERATIONS_LOG
+from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.engine.embedded.home import make_home
@@ -85,18 +86,19 @@ def recorded_file(settings: Settings, action: str, *changes: RecordedChange) -> 
         yield
 
 
-@contextmanager
-def recorded_control(
+def commit(
     kafka: KafkaSettings,
     action: str,
-    records: Iterable[ControlRecord],
+    records: Sequence[ControlRecord],
     before: Callable[[str], object],
-    by: Operator | None = None,
-) -> Iterator[list[str]]:
-    """The same for control records, with the former values of their topics and subscriptions."""
-    changes, more = control_changes(records, before)
-    with recorded(kafka, action, changes, by, more) as results:
-        yield results
+    progress: Progress = no_progress,
+) -> None:
+    """Append the control records of an operation, which is recorded with the former values of their topics and
+    subscriptions; without records there is none. Raises InfrastructureError: the same operation again completes it."""
+    if records:
+        changes, more = control_changes(records, before)
+        with recorded(kafka, action, changes, more=more):
+            control_log.append(kafka, records, progress)
 
 
 class OperationFilter(NamedTuple):

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arborcast.admin import control_log
 from arborcast.admin import keys as key_files
 from arborcast.admin.operations import recorded
 from arborcast.core.errors import SecretError
@@ -18,16 +19,12 @@ from arborcast.core.files import exclusive
 from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
-from arborcast.topic_model.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
 from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, camera_key, resealing_key
 from arborcast.topic_model.records.operations import change
 from arborcast.topic_model.routing import RoutingTable
-
-# A log of a million records is read in well under a minute.
-_READ_SECONDS = 120.0
-_AT_ONCE = 500
 
 # Limit of repetitions: a gateway that has not read the new key file yet may seal with the old key in between.
 _MOST_ROUNDS = 5
@@ -116,19 +113,15 @@ def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> Res
 def _reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool) -> ResealingReport:
     secrets = SealedSecrets()
     subscriptions = done = 0
-    with (
-        closing(ControlFollower(kafka, lambda record, _offset: secrets.apply(record))) as follower,
-        closing(ControlLog(kafka)) as log,
-    ):
+    with closing(ControlFollower(kafka, lambda record, _offset: secrets.apply(record))) as follower:
         for rounds in range(_MOST_ROUNDS + 1):
-            follower.read_to_end(_READ_SECONDS)
+            follower.read_to_end(control_log.READ_SECONDS)
             records, report = secrets.plan(keys)
             if dry_run:
                 return report
             if not records or rounds == _MOST_ROUNDS:
                 break
-            for start in range(0, len(records), _AT_ONCE):
-                log.append(records[start : start + _AT_ONCE])
+            control_log.append(kafka, records)
             subscriptions, done = subscriptions + report.subscriptions, done + report.secrets
     return ResealingReport(subscriptions, done, report.sealed, report.stuck)
 

@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from arborcast.admin import control_log
 from arborcast.admin.filters import subscription_id
-from arborcast.admin.operations import recorded_control
+from arborcast.admin.operations import commit
 from arborcast.core.errors import InfrastructureError, NotFound
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.uris import to_uri, without_password
@@ -147,9 +146,7 @@ def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[
     """Resume suspended subscriptions. Their own records stay, since a client may change them at the same time. Raises
     InfrastructureError."""
     records = [record for each in names for record in control.suspensions.resumption(each)]
-    if records:
-        with recorded_control(kafka, "subscriptions resume", records, control.table.get):
-            control_log.append(kafka, records)
+    commit(kafka, "subscriptions resume", records, control.table.get)
 
 
 def changes(control: ControlView, change: Change, subscription: Subscription) -> list[ControlRecord]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from arborcast.admin import control_log
-from arborcast.admin.operations import recorded_control
+from arborcast.admin.operations import commit
 from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
@@ -20,7 +19,6 @@ from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, write_base
 from arborcast.directory.entries.reader import read_listing
-from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.documents.facts import read_json, write_json
 from arborcast.topic_model.documents.topic_namespace import read_topic_namespace, read_topic_set, write_topic_set
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
@@ -104,32 +102,8 @@ def import_topics(
     before = {each.path: each for each in tree.records()}
     planned = plan_import(tree, topics, replace=replace, progress=progress)
     if not dry_run:
-        write_import(kafka, "topics import", planned.records, before, progress)
+        commit(kafka, "topics import", planned.records, lambda path: before.get(TopicPath(path)), progress)
     return planned
-
-
-# Topics per write: single writes would be slow, and one large write could exceed the timeout.
-_AT_ONCE = 2_000
-
-
-def write_import(
-    kafka: KafkaSettings,
-    what: str,
-    records: Sequence[ControlRecord],
-    before: Mapping[TopicPath, TopicRecord],
-    progress: Progress = no_progress,
-) -> None:
-    """Append the records of an import. Raises InfrastructureError; earlier records are then in the log, and the same
-    import completes it. `before` are the former topics."""
-    if not records:
-        return
-    with (
-        recorded_control(kafka, what, records, lambda path: before.get(TopicPath(path))),
-        closing(ControlLog(kafka)) as log,
-    ):
-        for start in range(0, len(records), _AT_ONCE):
-            progress("writing topics", start, len(records))
-            log.append(records[start : start + _AT_ONCE])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from arborcast.admin import control_log
-from arborcast.admin.topic_documents import write_import
+from arborcast.admin.operations import commit
 from arborcast.core.errors import TopicError
 from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
@@ -47,7 +47,7 @@ def import_units(
     units = _read(server, root, progress)
     planned = _plan(control_log.read_tree(kafka), units, progress)
     if not dry_run:
-        write_import(kafka, "topics import-units", planned.topics, {}, progress)
+        commit(kafka, "topics import-units", planned.topics, lambda _path: None, progress)
     return planned
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log, operations
-from arborcast.admin.operations import recorded_control
+from arborcast.admin.operations import commit
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
@@ -128,9 +128,7 @@ def _created_by(kafka: KafkaSettings, what: str) -> Created:
 def _change(kafka: KafkaSettings, what: str, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:
     tree = control_log.read_tree(kafka)
     records = plan(tree)
-    if records:
-        with recorded_control(kafka, what, records, lambda path: tree.get(TopicPath(path))):
-            control_log.append(kafka, records)
+    commit(kafka, what, records, lambda path: tree.get(TopicPath(path)))
     return TreeChange(
         tuple(each.path for each in records if isinstance(each, TopicRecord)),
         tuple(each.path for each in records if isinstance(each, TopicRemoved)),

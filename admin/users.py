@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from arborcast.admin import control_log
-from arborcast.admin.operations import recorded_control
+from arborcast.admin.operations import commit
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.core.files import exclusive
 from arborcast.core.settings import KafkaSettings
@@ -138,9 +137,7 @@ def end(kafka: KafkaSettings, table: RoutingTable, findings: Iterable[Finding]) 
         subscription = table.get(each.id)
         if each.ended and subscription is not None:
             records += (ending if subscription.trigger is None else ending_trigger)(each.id, "removed", at_ms)
-    if records:
-        with recorded_control(kafka, "access check --end", records, table.get):
-            control_log.append(kafka, records)
+    commit(kafka, "access check --end", records, table.get)
     return after
 
 

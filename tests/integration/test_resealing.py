@@ -53,7 +53,7 @@ def test_keys_are_changed_while_the_engine_runs(
             keys("remove", "k1")
 
         # It is interrupted; then a subscription ends and another gets a new secret.
-        monkeypatch.setattr("arborcast.admin.resealing._AT_ONCE", 5)
+        monkeypatch.setattr("arborcast.admin.control_log._AT_ONCE", 5)
         append, calls = ControlLog.append, 0
 
         def interrupted(log: ControlLog, batch: list[ControlRecord]) -> int:

@@ -202,7 +202,7 @@ def test_every_change_is_inside_a_recorded_function(trees: Trees) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and file.name != "control_log.py"
         and any(ast.unparse(call.func).endswith(writing) for call in calls(node))
-        and not re.search(r"recorded\(|recorded_control\(|recorded_file\(|_record,", ast.unparse(node))
+        and not re.search(r"recorded\(|recorded_file\(|_record,", ast.unparse(node))
     }
     # The caller of `_reseal` records; a process of the console is created with its log.
     assert bare == {"resealing._reseal", "process.__init__"}, "use admin.operations.recorded"

@@ -121,7 +121,7 @@ def test_only_suspended_subscriptions_are_resumed(control: ControlView, monkeypa
     assert all_suspended(control) == all_suspended(control, "http://three/in") == ["s3"]
     assert all_suspended(control, "http://one/in") == all_suspended(control, "") == []
     written: list[ControlRecord] = []
-    monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
+    monkeypatch.setattr(control_log, "append", lambda _, records, *_progress: written.extend(records))
     end_suspensions(KafkaSettings(), control, ["s3", "s1"])
     assert written == [Tombstone("susp:s3")]
 

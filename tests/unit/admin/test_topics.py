@@ -77,7 +77,7 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     tree = tree_of(topic("a", code="A"), topic("a/b"))
     written: list[ControlRecord] = []
 
-    def append(_: KafkaSettings, records: Sequence[ControlRecord]) -> None:
+    def append(_: KafkaSettings, records: Sequence[ControlRecord], *_progress: object) -> None:
         written.extend(records)
         for record in records:
             tree.apply(record)
@@ -99,6 +99,16 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert topic("c", code="C") in written
 
 
+def test_a_large_subtree_is_removed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One write of a million records exceeds the timeout."""
+    tree, log = tree_of(*(topic(f"a/t{number}") for number in range(5))), Mock()
+    monkeypatch.setattr(control_log, "read_tree", lambda _: tree)
+    monkeypatch.setattr(control_log, "ControlLog", lambda _: log)
+    monkeypatch.setattr(control_log, "_AT_ONCE", 2)
+    remove(KafkaSettings(), topic("a").path, recursive=True)
+    assert [len(call.args[0]) for call in log.append.call_args_list] == [2] * 5
+
+
 @pytest.mark.parametrize("appended", range(6))
 @pytest.mark.parametrize("result", ["failed: Kafka is away", None, "done"])
 def test_an_interrupted_move_can_be_repeated(
@@ -108,11 +118,11 @@ def test_an_interrupted_move_can_be_repeated(
     logs = ListedLogs(monkeypatch)
     logs.scanned(monkeypatch, operations)
 
-    def append(_: KafkaSettings, records: Sequence[ControlRecord]) -> None:
+    def append(_: KafkaSettings, records: Sequence[ControlRecord], *_progress: object) -> None:
         for record in records:
             tree.apply(record)
 
-    def interrupted(kafka: KafkaSettings, records: Sequence[ControlRecord]) -> None:
+    def interrupted(kafka: KafkaSettings, records: Sequence[ControlRecord], *_progress: object) -> None:
         append(kafka, records[:appended])
         raise InfrastructureError("killed")
 

@@ -100,7 +100,7 @@ def test_subscriptions_and_triggers_of_owners_without_rights(tmp_path: Path, mon
     table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
     monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: KafkaSettings())
     monkeypatch.setattr(control_log, "read_table", lambda _: table)
-    monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
+    monkeypatch.setattr(control_log, "append", lambda _, records, *_progress: written.extend(records))
     config = tmp_path / "arborcast.toml"
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
     (tmp_path / "users.toml").write_text("")

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 import arborcast.admin.control_log
 import arborcast.admin.doctor
-import arborcast.admin.topic_documents
 import arborcast.cli.dead_letters
 import arborcast.cli.waiting
 import arborcast.dispatch.operations.audit
@@ -346,7 +345,7 @@ def test_a_large_import_is_written_in_batches_with_progress(monkeypatch: pytest.
         def close(self) -> None: ...
 
     shown: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(arborcast.admin.topic_documents, "ControlLog", Log)
+    monkeypatch.setattr(arborcast.admin.control_log, "ControlLog", Log)
     monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda _kafka: TopicTree())
     monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")

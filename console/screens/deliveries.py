@@ -352,7 +352,7 @@ class DeliveriesScreen:
 
     def _slow(self, request: Request, name: str, by: tuple[str, ...], read_parts: PartsReader) -> Response:
         values = _values(name, _asked(request, (*by, "page", "order")))
-        return self._console.slow_page(request, f"deliveries/{name}.html", read_parts, **values)
+        return self._console.slow_page(request, "deliveries/listed.html", read_parts, **values)
 
     async def _read_waiting(self, request: Request, age_s: float) -> PageParts:
         asked = _asked(request, (*_BY, "page", "order"))

@@ -145,7 +145,7 @@ class TreePages:
         console, draft = self._console, self.draft(principal)
         tree = console.control.table.topics
         path = TopicPath(at)
-        there = self._subtree(path)
+        there = self._subtree(path) if at else Subtree(0, 0)
         with as_if(tree, draft.edits, large=False):
             record = tree.get(path)
             is_node = bool(at) and tree.is_node(path)

@@ -91,6 +91,12 @@ def test_a_level_of_any_size_is_served_in_parts(tmp_path: Path, monkeypatch: pyt
     assert len(parts.control.table.topics) == 0
 
 
+def test_without_a_selected_topic_none_are_counted(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each change, a million would take a second of the event loop."""
+    monkeypatch.setattr(tree_pages.TreePages, "_subtree", None)
+    assert browser.get("/topics").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -161,6 +161,12 @@ def changes(control: ControlView, change: Change, subscription: Subscription) ->
     return records if paused else records + control.suspensions.resumption(subscription.id)
 
 
+def expression_of(subscription: Subscription) -> str:
+    """The topics of a subscription or trigger as text; empty for all."""
+    # Prefixes are defined in each subscription: such an expression is shown in its normal form.
+    return " and ".join(each.normal if each.namespaces else each.text for each in subscription.topics)
+
+
 def conditions_of(subscription: Subscription) -> str:
     """Conditions of a subscription beyond its topics, as text; empty for none."""
     return " and ".join(
@@ -207,8 +213,7 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
         paused=each.paused,
         reliability=each.policy.reliability,
         endpoint=each.consumer.address,
-        # Prefixes are defined in each subscription: such an expression is shown in its normal form.
-        expression=" and ".join(one.normal if one.namespaces else one.text for one in each.topics),
+        expression=expression_of(each),
         owner=each.owner,
         address=each.address,
         created_ms=each.created_ms,

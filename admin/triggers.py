@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from arborcast.admin.subscriptions import conditions_of
+from arborcast.admin.subscriptions import conditions_of, expression_of
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.suspensions import State
 
@@ -53,7 +53,7 @@ def listed(control: ControlView, limit: int) -> TriggerList:
             id=each.id,
             # Without its topic it cannot publish.
             state="no topic" if each.trigger.target is None else control.suspensions.state_of(each),
-            expression=" and ".join(filter.text for filter in each.topics),
+            expression=expression_of(each),
             only_if=conditions_of(each),
             publishes=each.trigger.topic,
             payload=each.trigger.payload or None,

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from arborcast.admin import messages, receiver_page, replay, slo, triggers, waiting
 from arborcast.admin import subscriptions as admin
 from arborcast.admin.filters import TopicTest
-from arborcast.admin.subscriptions import ListedSubscription, conditions_of
+from arborcast.admin.subscriptions import ListedSubscription, conditions_of, expression_of
 from arborcast.admin.times import iso, moment_ms
 from arborcast.admin.topics import topic_named
 from arborcast.admin.triggers import ListedTrigger
@@ -226,7 +226,7 @@ class SubscriptionsScreen:
                 request,
                 "subscriptions/trigger.html",
                 one=subscription,
-                expression=" and ".join(each.normal if each.namespaces else each.text for each in subscription.topics),
+                expression=expression_of(subscription),
                 conditions=conditions_of(subscription),
             )
         if one is None or subscription is None:

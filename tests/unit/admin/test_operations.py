@@ -235,6 +235,7 @@ COUNTERPARTS = {
     "operations.earlier": "operations.listed",
     "subscriptions.all_suspended": "subscriptions.changes",
     "subscriptions.conditions_of": "subscriptions.recipients",
+    "subscriptions.expression_of": "subscriptions.listed",
     "subscriptions.end_suspensions": "subscriptions.changes",
     "subscriptions.one": "subscriptions.listed",
     "subscriptions.ordered": "subscriptions.listed",

@@ -39,7 +39,7 @@ from arborcast.topic_model.records.control import (
     TriggerRecord,
     key_of,
 )
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription, make_trigger
 
@@ -152,12 +152,13 @@ def test_triggers_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         SubscriptionRecord(make_subscription("s", "a")),
     ):
         control.apply(record)
+    prefixed = TopicFilter("urn:test", "p:a", "{urn:p}a", {"p": "urn:p"})
     for name in ("t2", "t1"):
-        control.apply(TriggerRecord(make_trigger(name, "a", "b", created_ms=5_000)))
+        control.apply(TriggerRecord(make_trigger(name, "a", "b", created_ms=5_000, topics=(prefixed,))))
     found = triggers.listed(control, 1)
     assert [each.trigger for each in triggers.listed(control, 5).triggers] == ["t1", "t2"]
     assert found.more == 1
-    assert found.triggers == (ListedTrigger("t1", "t1", "active", "a", "", "b", "<x/>", "", 5_000),)
+    assert found.triggers == (ListedTrigger("t1", "t1", "active", "{urn:p}a", "", "b", "<x/>", "", 5_000),)
     monkeypatch.setattr("arborcast.cli.triggers.kafka_of", lambda *_: None)
     monkeypatch.setattr("arborcast.admin.control_log.read_control", lambda _: control)
     shown = json.loads(CliRunner().invoke(app, ["triggers", "list", "--limit", "1", "--json"]).output)

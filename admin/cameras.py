@@ -7,13 +7,13 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from arborcast.admin import connection, control_log
-from arborcast.admin.keys import key_file
 from arborcast.admin.operations import recorded
 from arborcast.admin.queues import JobFigures, job_figures
 from arborcast.core.errors import ConfigError, InfrastructureError, NotFound
@@ -93,7 +93,7 @@ def add(settings: Settings, kafka: KafkaSettings, request: CameraRequest) -> Non
         request.name, url, key, request.user, "", request.insecure, before is not None and before.paused
     )
     if request.user:
-        sealed = KeyFile(key_file(settings)).seal(request.password.encode(), after.sealing_context())
+        sealed = KeyFile(Path(settings.secrets.key_file)).seal(request.password.encode(), after.sealing_context())
         after = msgspec.structs.replace(after, sealed=sealed)
     records: list[ControlRecord] = [after]
     if before is not None and before.url != url:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, SecretError
 from arborcast.core.files import exclusive, write_atomically
@@ -11,13 +10,6 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.security import keyring
 from arborcast.core.security.signatures import new_secret
 from arborcast.ingest.federation.keys import parse_secrets
-
-if TYPE_CHECKING:
-    from arborcast.engine.settings.loading import Settings
-
-
-def key_file(settings: Settings) -> Path:
-    return Path(settings.secrets.key_file)
 
 
 def new(path: Path, key_id: str = "") -> str:

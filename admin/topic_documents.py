@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,6 @@ _SUFFIXES: Mapping[str, Format] = {".ldif": "ldif", ".xml": "topicset", ".json":
 
 _TOPIC_NAMESPACE = re.compile(rb"<(?:[\w.-]+:)?TopicNamespace\b")
 
-_XML_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
-
-_JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
-
 
 def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:
     """The format of a document: the given one, else by file name, else by its first characters. Raises ConfigError."""
@@ -46,12 +43,9 @@ def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Form
         return name
     if file is not None and file.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[file.suffix.lower()]
-    if _XML_START.match(data):
-        return "topicset"
-    if _JSON_START.match(data):
-        return "json"
     if data:
-        return "ldif"
+        first = data.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+        return "topicset" if first == b"<" else "json" if first in (b"{", b"[") else "ldif"
     raise ConfigError("choose the format with --format ldif, topicset or json (or by the file's name)")
 
 

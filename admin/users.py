@@ -59,10 +59,6 @@ class Rights(NamedTuple):
     elsewhere: bool
 
 
-def users_file(settings: Settings) -> Path:
-    return Path(settings.access.users_file)
-
-
 def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str], *, keep_clear: bool = False) -> None:
     """Add a user, or replace the password and groups of an existing one. The password is prompted for after the file
     and the name are validated. Raises ConfigError."""

@@ -150,7 +150,7 @@ def new(
     from arborcast.topic_model.records.operations import change
 
     settings = settings_of()
-    path = keys.key_file(settings)
+    path = Path(settings.secrets.key_file)
     with recorded_file(settings, "keys new", change(str(path))):
         made = keys.new(path, key_id)
     print_line(f"{path}: secrets are sealed with {made} from now on")
@@ -160,7 +160,7 @@ def list_keys(json: JsonOption = False) -> None:
     """Print the ids of the keys; the first one seals."""
     from arborcast.admin import keys
 
-    found = list(keys.read(keys.key_file(settings_of())))
+    found = list(keys.read(Path(settings_of().secrets.key_file)))
     if json:
         print_json([{"id": key_id, "seals": key_id == found[0]} for key_id in found])
         return
@@ -177,11 +177,11 @@ def reseal(
     May be interrupted and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
     """
-    from arborcast.admin.keys import key_file, read
+    from arborcast.admin.keys import read
     from arborcast.admin.resealing import reseal as reseal_all
     from arborcast.core.security.keyring import KeyRing
 
-    keys = KeyRing(read(key_file(settings_of())))
+    keys = KeyRing(read(Path(settings_of().secrets.key_file)))
     report = reseal_all(kafka_of(), keys, dry_run=dry_run)
     if json:
         facts = {"key": keys.current, "subscriptions": report.subscriptions, "secrets": report.secrets}
@@ -196,10 +196,9 @@ def remove(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")],
 ) -> None:
     """Remove a key from the key file, unless a secret is still sealed with it."""
-    from arborcast.admin.keys import key_file
     from arborcast.admin.resealing import remove_key
 
-    path = key_file(settings_of())
+    path = Path(settings_of().secrets.key_file)
     remove_key(kafka_of(), path, key_id)
     print_line(f"{path}: {key_id} is no longer there")
 

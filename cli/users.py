@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +57,7 @@ def add(
     from arborcast.topic_model.records.operations import change
 
     settings = settings_of()
-    path = users.users_file(settings)
+    path = Path(settings.access.users_file)
     after = {"name": name, "groups": sorted(group or ()), "clear": digest}
     with recorded_file(settings, "users add", change(name, users.one(path, name), after)):
         users.add(path, name, lambda: read_password(stdin, confirm=True), group or (), keep_clear=digest)
@@ -70,7 +71,7 @@ def remove(name: NameArgument) -> None:
     from arborcast.topic_model.records.operations import change
 
     settings = settings_of()
-    path = users.users_file(settings)
+    path = Path(settings.access.users_file)
     with recorded_file(settings, "users remove", change(name, users.one(path, name))):
         users.remove(path, name)
 
@@ -79,7 +80,7 @@ def list_users(json: JsonOption = False) -> None:
     """List the users and their groups."""
     from arborcast.admin import users
 
-    found = users.listed(users.users_file(existing(settings_of())))
+    found = users.listed(Path(existing(settings_of()).access.users_file))
     if json:
         print_json(document(found))
         return
@@ -98,7 +99,7 @@ def check(
     """Check a user's password; the exit status is 1 when it is wrong."""
     from arborcast.admin import users
 
-    path = users.users_file(settings_of())
+    path = Path(settings_of().access.users_file)
     found = users.check_password(path, name, read_password(stdin, confirm=False))
     if json:
         print_json(document(found))

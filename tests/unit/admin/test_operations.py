@@ -215,7 +215,7 @@ HELPERS = {"control_log", "connection", "documents", "filters", "times"}
 ONLY_COMMANDS = {
     *("backup", "bundle", "configuration.example", "configuration.in_force", "data_directory", "doctor"),
     *("cameras.add", "cameras.remove", "cameras.set_paused", "federation.groups"),
-    *("keys.key_file", "keys.new", "keys.new_federation_secret", "keys.read", "operations.recorded_file", "resealing"),
+    *("keys.new", "keys.new_federation_secret", "keys.read", "operations.recorded_file", "resealing"),
     *("operations.recorded", "triggers.one", "receiver_page.link", "topic_units", "users"),
     # The screen Topics does these on its trees.
     *("topic_documents.import_topics", "topics.add", "topics.move", "topics.remove", "topics.rename"),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from urllib.request import parse_http_list, parse_keqv_list
 
 import requests
 from lxml import etree
@@ -179,10 +180,7 @@ class Camera:
         return 200, answer, _MEDIA_TYPE
 
     def _digest_fits(self, authorization: str, path: str) -> bool:
-        fields = dict(
-            each.strip().split("=", 1) for each in authorization.removeprefix("Digest ").split(",") if "=" in each
-        )
-        fields = {name: value.strip('"') for name, value in fields.items()}
+        fields = parse_keqv_list(parse_http_list(authorization.removeprefix("Digest ")))
 
         def md5(text: str) -> str:
             return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

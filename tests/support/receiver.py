@@ -33,7 +33,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from urllib.parse import unquote
 
 import httptools
@@ -88,7 +87,6 @@ class _Connection(asyncio.Protocol):
     def __init__(self, journal: _Journal) -> None:
         self._journal = journal
         self._parser = httptools.HttpRequestParser(self)
-        self._tasks: set[asyncio.TimerHandle] = set()
         self._number = 0
         self._path = ""
         self._headers: dict[str, str] = {}
@@ -104,8 +102,6 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._journal.open.discard(self)
-        for timer in self._tasks:
-            timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         # Java's client offers an upgrade to HTTP/2 in every request, and the parser would leave the body to that.
@@ -172,7 +168,7 @@ class _Connection(asyncio.Protocol):
             case "later":
                 write(_answer(202, b"", "Arborcast-Result: later"))
             case "slow":
-                self._later(float(argument), lambda: write(_ACCEPTED))
+                asyncio.get_running_loop().call_later(float(argument), write, _ACCEPTED)
             case "hang":
                 pass
             case "close":
@@ -207,15 +203,7 @@ class _Connection(asyncio.Protocol):
     def _drip(self, piece: bytes, interval: float) -> None:
         if not self.transport.is_closing():
             self.transport.write(piece)
-            self._later(interval, lambda: self._drip(piece, interval))
-
-    def _later(self, delay: float, action: Callable[[], None]) -> None:
-        def run() -> None:
-            self._tasks.discard(timer)
-            action()
-
-        timer = asyncio.get_running_loop().call_later(delay, run)
-        self._tasks.add(timer)
+            asyncio.get_running_loop().call_later(interval, self._drip, piece, interval)
 
     def _reset(self) -> None:
         # SO_LINGER of zero makes close() send RST instead of FIN.
@@ -264,7 +252,7 @@ class Receiver:
         self._more_ports = more_ports
         self.ports: list[int] = []
         self._tls = tls
-        self._port = port
+        self.port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -287,16 +275,12 @@ class Receiver:
     def __enter__(self) -> Receiver:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def port(self) -> int:
-        return self._port
 
     def url(self, path: str = "/") -> str:
         """The URL of a path."""
-        return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}{path}"
+        return f"{'https' if self._tls else 'http'}://{self._host}:{self.port}{path}"
 
     @property
     def requests(self) -> list[Received]:
@@ -341,14 +325,14 @@ class Receiver:
             loop.create_server(
                 lambda: _Connection(self._journal),
                 self._host,
-                self._port,
+                self.port,
                 reuse_address=True,
                 backlog=1024,
                 ssl=self._tls,
             )
         )
-        self._port = server.sockets[0].getsockname()[1]
-        self.ports = [self._port]
+        self.port = server.sockets[0].getsockname()[1]
+        self.ports = [self.port]
         more = [
             loop.run_until_complete(loop.create_server(lambda: _Connection(self._journal), "127.0.0.1", 0))
             for _ in range(self._more_ports)

@@ -481,11 +481,8 @@ class Setup:
     def pushes_in_flight(self, name: str, attempt: int) -> list[str]:
         """The notifications in flight to a subscription at this attempt."""
         pushes = [(dict(request.headers), request) for _, _, request, _ in self._in_flight]
-        mine = [
-            request
-            for headers, request in pushes
-            if headers[SUBSCRIPTION_HEADER] == name and headers[ATTEMPT_HEADER] == str(attempt)
-        ]
+        which = name, str(attempt)
+        mine = [each for headers, each in pushes if (headers[SUBSCRIPTION_HEADER], headers[ATTEMPT_HEADER]) == which]
         return [notification for each in mine for notification in ids_of(each)]
 
     def arrived(self, name: str) -> list[str]:
@@ -561,11 +558,8 @@ class Setup:
     def drive(self, timeout_s: float) -> None:
         while self._in_flight and self._in_flight[0][0] <= self.now_ms:
             _, _, request, callback = heapq.heappop(self._in_flight)
-            ids = ids_of(request)
-            if request.url not in self.endpoints:
-                callback(OK)  # of a user's request
-                continue
-            callback(self.endpoints[request.url].answer(ids))
+            endpoint = self.endpoints.get(request.url)  # none of a user's request
+            callback(endpoint.answer(ids_of(request)) if endpoint else OK)
 
     def wake(self) -> None:
         raise AssertionError("unused")

@@ -18,7 +18,6 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, partition_of_subscription
 from arborcast.topic_model.control_view import ControlView
@@ -210,13 +209,14 @@ def search(
 ) -> FoundMessages:
     """With `most` messages the search ends. Raises ConfigError, ExpressionError, InfrastructureError."""
     since_ms = moment_ms("since", wanted.since)
-    until_ms = moment_ms("until", wanted.until) if wanted.until else time_ms()
+    until_ms = moment_ms("until", wanted.until) if wanted.until else None
     find = _finder(wanted.text, wanted.topic.test(kafka, control), control.erasures.scopes)
     found: list[FoundMessage] = []
     looked_at, read_bytes, deadline = 0, 0, time.monotonic() + patience_s
     # Payloads may be large, and all requested messages are in memory at once.
     with closing(LogConsumer(kafka, "notifications", max_records=50)) as log:
-        ends, places = log.at(until_ms + 1), log.at(since_ms)
+        # Until now is to the end: messages of a clock that was put back since may precede the newest.
+        ends, places = log.ends() if until_ms is None else log.at(until_ms + 1), log.at(since_ms)
         places |= {number: max(place, places[number]) for number, place in _places(wanted.after) if number in places}
         while unread := {number: place for number, place in places.items() if place < ends[number]}:
             # Partitions that were read to their end are fetched no more.

@@ -114,7 +114,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
         if self._handshakes is not None:
             self._handshakes.succeeded += 1
-        too_many = len(self.connections) >= self._limits.max_connections
+        most, there = self._limits.max_connections, cast("set[GatewayProtocol]", self.connections)
+        # Refused ones that linger take no place.
+        too_many = len(there) >= most and sum(not each.lingers for each in there) >= most
         super().connection_made(transport)
         self.flow = _Flow(self)
         self._certificate = transport.get_extra_info("peercert")
@@ -244,7 +246,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._makes_room and not (self._busy or self.transport.is_closing()):
+        if self._makes_room and not (self._busy or self.lingers or self.transport.is_closing()):
             self._idle[self] = None
 
     def resume_body(self) -> None:
@@ -270,6 +272,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def linger(self) -> None:
         """Shut down the sending side, discard received data, and close a little later."""
         self._discards_input = True
+        self._idle.pop(self, None)
         self._forget_deadline()
         if self.transport.is_closing():
             return
@@ -280,6 +283,11 @@ class GatewayProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its last answer has been given."""
+        return self._discards_input and not self._busy
 
     @property
     def _busy(self) -> bool:

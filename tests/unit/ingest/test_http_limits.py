@@ -92,12 +92,16 @@ def test_dripping_requests_time_out(parts: GatewayParts, data: bytes) -> None:
 
 def test_connections_beyond_the_limit_get_503_at_once(parts: GatewayParts) -> None:
     with served(parts, max_connections=2) as port:
-        with connected(port) as one, connected(port) as two:
+        with connected(port) as one, connected(port) as refused:
             assert is_taken(one)
-            assert is_taken(two)
-            with connected(port) as three:
-                three.sendall(NOTIFY)
-                answer = everything(three)
+            refused.sendall(b"x\r\n\r\n")
+            assert refused.recv(4096).startswith(b"HTTP/1.1 400 ")
+            # It takes no place, and makes none.
+            with connected(port) as two:
+                assert is_taken(two)
+                with connected(port) as three:
+                    three.sendall(NOTIFY)
+                    answer = everything(three)
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"connection: close\r\nretry-after: 1" in answer
             assert is_taken(one)

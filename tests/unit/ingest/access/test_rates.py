@@ -15,7 +15,7 @@ from arborcast.wire.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
 from tests.support.make import Clock
-from tests.support.served_app import exchange, served
+from tests.support.served_app import connected, everything, exchange, served
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
 from tests.support.waiting import wait_until
 
@@ -130,6 +130,19 @@ def test_connections_of_one_address() -> None:
             assert refused.startswith(b"HTTP/1.1 503")
             assert b"retry-after: 1" in refused
         wait_until(lambda: exchange(port, LIVE).startswith(b"HTTP/1.1 200"))
+
+
+def test_refused_connections_take_no_place_of_others(parts: GatewayParts) -> None:
+    access = LimitSettings(connections_per_client=1)
+    with served(parts, access=access, max_connections=3) as port, contextlib.ExitStack() as open_ones:
+        many = [open_ones.enter_context(connected(port, "127.0.0.2")) for _ in range(5)]
+        many[0].sendall(LIVE)
+        assert many[0].recv(4096).startswith(b"HTTP/1.1 200")
+        for refused in many[1:]:
+            assert everything(refused).startswith(b"HTTP/1.1 503")
+        with connected(port) as other:
+            other.sendall(LIVE)
+            assert other.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 class _Large:

@@ -154,7 +154,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """Called by the event loop: the client has read."""
-        if self._unread is not None:
+        # Not while it is being closed: the rest has no further call.
+        if self._unread is not None and not self.transport.is_closing():
             self._unread.cancel()
             self._unread = None
         super().resume_writing()
@@ -246,8 +247,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._makes_room and not (self._busy or self.lingers or self.transport.is_closing()):
+        if self.transport.is_closing():
+            self._close()
+        elif self._makes_room and not (self._busy or self.lingers):
             self._idle[self] = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
 
     def resume_body(self) -> None:
         self._waits = False
@@ -278,7 +284,13 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.close)
+        self.loop.call_later(_LINGER_S, self._close)
+
+    def _close(self) -> None:
+        """Close; a client that does not read the rest of an answer is cut off."""
+        self.transport.close()
+        if self._unread is None and self in self.connections:  # not lost yet
+            self._unread = self.loop.call_later(self._send_timeout_s, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -352,7 +364,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _too_late(self) -> None:
         self._deadline = None
         if not self._incoming.open:
-            self.transport.close()  # without a request there is no answer
+            self._close()  # without a request there is no answer
         else:
             self._refuse(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
 
@@ -394,7 +406,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if cycle.response_complete:
             self.linger()
         elif cycle.response_started:
-            self.transport.close()
+            self._close()
         else:
             cycle.disconnected = True
             cycle.message_event.set()

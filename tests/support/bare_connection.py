@@ -26,7 +26,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
-        self.closed = False
+        self.closed = self.aborted = False
         self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -42,7 +42,8 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def is_closing(self) -> bool:
         return self.closed
@@ -105,13 +106,20 @@ def spin(turns: int = 4) -> None:
 class BareConnection:
     """A connection that is open until `lose`."""
 
-    def __init__(self, app: Application, limits: GatewaySettings) -> None:
+    def __init__(self, app: Application, limits: GatewaySettings, send_timeout_s: float = 30.0) -> None:
         self._inflight = Inflight(limits.inflight_bytes)
         self._state = ServerState()
         self.wire = Wire()
         self._idle: dict[GatewayProtocol, None] = {}
         self.protocol = GatewayProtocol(
-            _config(), self._state, {}, loop(), limits=limits, inflight=self._inflight, idle=self._idle
+            _config(),
+            self._state,
+            {},
+            loop(),
+            limits=limits,
+            inflight=self._inflight,
+            idle=self._idle,
+            send_timeout_s=send_timeout_s,
         )
         self.protocol.app = app
         self.protocol.connection_made(self.wire)

@@ -158,6 +158,23 @@ def test_reading_pauses_while_pipelined_requests_wait(connection: BareConnection
     assert len(app.requests) == 4
 
 
+@pytest.mark.parametrize(("sent", "paused"), [(b"GET / HTTP/1.0\r\n\r\n", False), (GET % 1, False), (GET % 1, True)])
+def test_a_client_that_does_not_read_the_rest_of_its_answer_is_cut_off(app: Noting, sent: bytes, paused: bool) -> None:
+    """A closed transport waits for its unsent bytes as long as the client's system is there."""
+    connection = BareConnection(app, LIMITS, send_timeout_s=0)
+    connection.send(sent)
+    assert connection.answered.startswith(b"HTTP/1.1 200 ")
+    if paused:
+        connection.protocol.pause_writing()
+        connection.wire.close()
+        connection.protocol.resume_writing()
+    elif not connection.wire.closed:
+        connection.protocol.timeout_keep_alive_handler()
+    spin()
+    assert connection.wire.aborted
+    connection.lose()
+
+
 def test_one_answer_per_request(connection: BareConnection) -> None:
     async def hasty(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})  # type: ignore[operator]

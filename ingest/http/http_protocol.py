@@ -211,14 +211,10 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self.parser.get_http_version() == "1.0":
             self.expect_100_continue = False  # such a client takes an interim answer for the answer (RFC 9110, 10.1.1)
-        before = self.cycle
         incoming.reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         _ours(self.scope)[UNACKNOWLEDGED] = self._unacknowledged
         super().on_headers_complete()
         incoming.handed_over = True
-        if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
-            # The application refuses it without reading; the client must have a chance to see that.
-            self._let_linger(self.cycle)
         self.headers = []  # also called for trailers, which are ignored
         if len(self.pipeline) > _AHEAD:
             self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
@@ -275,6 +271,12 @@ class GatewayProtocol(HttpToolsProtocol):
         for memory."""
         return not (self._waits or self.pipeline)
 
+    def shutdown(self) -> None:
+        """Called by the server, which stops: there is no time to linger."""
+        super().shutdown()
+        if self.cycle is not None:
+            self.cycle.transport = self.transport
+
     def linger(self) -> None:
         """Shut down the sending side, discard received data, and close a little later."""
         self._discards_input = True
@@ -285,6 +287,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self._close)
+
+    def end(self) -> None:
+        """Close after the last answer, or linger where the application has not read its request to the end."""
+        if self._discards_input or (self._incoming.open and not self.pipeline):
+            self.linger()
+        else:
+            self._close()
 
     def _close(self) -> None:
         """Close; a client that does not read the rest of an answer is cut off."""
@@ -342,7 +351,9 @@ class GatewayProtocol(HttpToolsProtocol):
         reservation = self._incoming.reservation
         if reservation is None or reservation.over:
             return True
-        self._incoming.in_parts = True
+        if not self._incoming.in_parts:
+            self._incoming.in_parts = True
+            self._let_linger(self.cycle)  # the application may refuse it before its end, and the client has to see that
         expected = self._announced()
         if expected is None:
             expected = self._limits.max_body_bytes if reservation.came > SMALL else 0
@@ -468,13 +479,13 @@ class _Flow(FlowControl):
 
 
 class _LingeringTransport:
-    """A connection's transport whose `close` lingers."""
+    """A connection's transport whose `close`, after the answer to a request, may linger."""
 
     def __init__(self, protocol: GatewayProtocol) -> None:
         self._protocol = protocol
 
     def close(self) -> None:
-        self._protocol.linger()
+        self._protocol.end()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._protocol.transport, name)

@@ -17,7 +17,9 @@ import fcntl
 import re
 import sys
 import termios
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -27,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import UNLIMITED, PeerConnections
-from arborcast.ingest.http.asgi import UNACKNOWLEDGED, header
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, header
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
 from arborcast.ingest.http.tls import Handshakes
 from arborcast.ingest.settings import GatewaySettings
@@ -303,6 +305,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = cast(ASGI3Application, partial(_answer_without_chunks, cycle, app))
         super()._start_asgi_task(cycle, app)
 
     @property
@@ -464,6 +468,25 @@ class GatewayProtocol(HttpToolsProtocol):
                 value = b",".join(options)
             lines.append(name + b": " + value)
         return b"\r\n".join([*lines, b"", b""])
+
+
+async def _answer_without_chunks(
+    cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """An application for HTTP/1.0, which has no chunks: an answer without a length ends with the connection."""
+    endless = False
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        nonlocal endless
+        if message["type"] == "http.response.start":
+            endless = not header(message["headers"], b"content-length")
+            if endless:
+                cycle.chunked_encoding, cycle.expected_content_length = False, sys.maxsize
+        elif endless and not message.get("more_body", False):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, sending)
 
 
 class _Flow(FlowControl):

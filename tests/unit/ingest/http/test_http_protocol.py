@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,19 @@ def test_a_client_that_does_not_read_the_rest_of_its_answer_is_cut_off(app: Noti
     spin()
     assert connection.wire.aborted
     connection.lose()
+
+
+@pytest.mark.parametrize(("version", "body"), [(b"1.1", b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"), (b"1.0", b"ab")])
+def test_an_answer_without_a_length(connection: BareConnection, version: bytes, body: bytes) -> None:
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b"b"})
+
+    connection.protocol.app = stream
+    connection.send(b"GET / HTTP/%b\r\nHost: h\r\n\r\n" % version)
+    head, _, answered = connection.answered.partition(b"\r\n\r\n")
+    assert (answered, b"chunked" in head, connection.wire.closed) == (body, version == b"1.1", version == b"1.0")
 
 
 def test_one_answer_per_request(connection: BareConnection) -> None:

@@ -196,13 +196,19 @@ class Gate:
 
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """Admit a request by its head. Raises AccessRefused."""
+        client_request = await self.authenticate(scope)
+        self.rates.request(client_request.client)
+        return client_request
+
+    async def authenticate(self, scope: Mapping[str, Any]) -> ClientRequest:
+        """The client of a request by its head, which is not counted for its rates: also of an open connection, again.
+        Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
         authenticator = self._authenticator
         if authenticator is not None:
             client_request.identity = await authenticator.of_head(scope, client_request.address)
             if client_request.identity is None and not authenticator.reads_messages:
                 raise authenticator.missing()
-        self.rates.request(client_request.client)
         return client_request
 
     async def enter_alone(self, scope: Mapping[str, Any]) -> tuple[ClientRequest, Caller | None]:

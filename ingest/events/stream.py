@@ -32,7 +32,7 @@ from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.notifications import original_of
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
-from arborcast.wire.errors import AccessRefused, InvalidRequest, TooManyRequests
+from arborcast.wire.errors import AccessRefused, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ class EventStreams:
         stream = _Stream(self._gateway, reservation, subscription, request.media, send, disconnected)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
         checked: asyncio.Future[None] | None = None
-        if self._gateway.gate is not None:
-            checked = asyncio.ensure_future(stream.end_unless_authentic(partial(self._client, scope)))
+        if (gate := self._gateway.gate) is not None:
+            checked = asyncio.ensure_future(stream.end_unless_authentic(partial(gate.authenticate, scope)))
         self.open += 1
         try:
             await stream.run()
@@ -185,9 +185,9 @@ class _Stream:
             await asyncio.sleep(_AUTHENTICATE_AGAIN_S)
             try:
                 await authenticate()
-            except (TooManyRequests, InfrastructureError) as error:
+            except InfrastructureError as error:
                 logger.debug("the client of the stream %s cannot be authenticated: %s", self._subscription.id, error)
-            except AccessRefused as error:
+            except AccessRefused as error:  # after many wrong tokens of its address, an expired one is TooManyRequests
                 logger.info("the stream %s is closed: %s", self._subscription.id, error)
                 self._disconnected.cancel()
                 return

@@ -179,7 +179,8 @@ class FramedSession:
             if connect.protocol != frames.VERSION:
                 raise InvalidRequest(f"the protocol is {frames.VERSION}, not {connect.protocol}")
             self._scope = {**self._scope, "headers": _credentials(connect)}
-            await self._authenticate()
+            if (gate := self._edge.gateway.gate) is not None:
+                self._client, _ = await gate.enter_alone(self._scope)
             self._authenticated_at = asyncio.get_running_loop().time()
             settings = self._edge.settings
             answer = frames.ConnectedBody(secrets.token_urlsafe(12), settings.max_frame_bytes, settings.idle_s)
@@ -197,12 +198,6 @@ class FramedSession:
         for each in early:
             self.received(each)
 
-    async def _authenticate(self) -> None:
-        """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
-        gate = self._edge.gateway.gate
-        if gate is not None:
-            self._client, _ = await gate.enter_alone(self._scope)
-
     def _enter(self, frame: Frame) -> PublishingClient:
         """Raises AccessRefused."""
         return again(self._edge.gateway, self._client, len(frame.body))
@@ -217,11 +212,11 @@ class FramedSession:
         spawn(self._tasks, self._authenticate_again())
 
     async def _authenticate_again(self) -> None:
+        if (gate := self._edge.gateway.gate) is None:
+            return
         try:
-            await self._authenticate()
-        except TooManyRequests:
-            logger.debug("the client cannot be authenticated: too many attempts")
-        except AccessRefused as error:
+            self._client = await gate.authenticate(self._scope)
+        except AccessRefused as error:  # after many wrong tokens of its address, an expired one is TooManyRequests
             logger.info("a connection is closed: %s", error)
             self._link.send(_error(0, error))
             self._link.close()

@@ -16,13 +16,16 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.sink_journal import stored_element
+from arborcast.ingest.access.bearer import Bearer, WrongToken
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users import FailedLogins
 from arborcast.ingest.access.users_file import User, write_users
 from arborcast.ingest.events import stream
 from arborcast.ingest.events.request import read_request
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.grants import Identity
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, ending
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Settled, StoredMessage
@@ -172,6 +175,29 @@ async def test_a_stream_ends_after_the_removal_of_its_user(
         await visit.ended()
     refused = await parts.hang_up_after_the_head("/events/a//.", {"authorization": ANNA, "last_event_id": made.id})
     assert (refused.status, parts.table.get(made.id) is not None) == (401, True)
+
+
+async def test_wrong_tokens_of_the_address_do_not_prolong_an_expired_one(
+    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_AUTHENTICATE_AGAIN_S", 0.01)
+    valid = True
+
+    def check(_: object, token: str) -> Identity:
+        if not valid:
+            raise WrongToken("the token has expired")
+        return Identity("anna")
+
+    monkeypatch.setattr(Bearer, "__init__", lambda *_: None)
+    monkeypatch.setattr(Bearer, "check", check)
+    users = users_in(tmp_path, failed_logins=FailedLogins(1, 1))
+    access = AccessSettings(methods="bearer", jwks_file="jwks.json", jwt_issuer="i", jwt_audience="a")
+    parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))
+    async with Stream(parts, authorization="Bearer t") as visit:
+        valid = False
+        for _ in range(2):
+            users.failed_logins.add("")
+        await visit.ended()
 
 
 async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:

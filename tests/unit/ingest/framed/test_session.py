@@ -28,7 +28,7 @@ from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
 from arborcast.wire import frames, limits
-from arborcast.wire.errors import NotAuthenticated, TooManyRequests
+from arborcast.wire.errors import IdentitiesUnavailable, NotAuthenticated, TooManyRequests
 from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support.framed import Connects, FramedEdge, client, deliver, element, framed_edge, publication, stored
 from tests.support.gateway_parts import GatewayParts
@@ -376,9 +376,17 @@ def test_a_silent_broker_is_detected() -> None:
             ended.set()
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_connections_are_authenticated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
-    """A user that has lost its rights is disconnected, one above its rate is not."""
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (NotAuthenticated("removed"), True),
+        (TooManyRequests("many wrong tokens from this address", 1.0), True),
+        (IdentitiesUnavailable("LDAP is away"), False),
+    ],
+)
+def test_connections_are_authenticated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+) -> None:
     parts = guarded(tmp_path, time.time)
     with (
         framed_edge(parts, FramedSettings(idle_s=10_000)) as edge,
@@ -386,12 +394,12 @@ def test_connections_are_authenticated_again(tmp_path: Path, monkeypatch: pytest
     ):
         entered = threading.Event()
 
-        async def enter(_: object) -> ClientRequest:
+        async def authenticate(_: object) -> ClientRequest:
             entered.set()
-            raise NotAuthenticated("removed") if ends else TooManyRequests("often", 1.0)
+            raise error
 
         assert parts.gateway.gate is not None
-        monkeypatch.setattr(parts.gateway.gate, "enter", enter)
+        monkeypatch.setattr(parts.gateway.gate, "authenticate", authenticate)
         sweep(edge, 61)
         assert entered.wait(120)
         if ends:

@@ -228,17 +228,18 @@ class Gate:
         host = self._proxies.client(scope)
         authenticator = self._authenticator
         local = is_loopback(host) or _is_this_machine(host, scope)
-        if authenticator is None or (local and not self._is_of_unknown_proxy(scope)):
+        if authenticator is None or (local and not self._is_of_unknown_client(scope)):
             return None
         identity = await authenticator.of_head(scope, client_key(host))
         if identity is None:
             raise authenticator.missing()
         return self._caller(identity)
 
-    def _is_of_unknown_proxy(self, scope: Mapping[str, Any]) -> bool:
-        """Whether a proxy that is not named has passed the request on: it has our address, its client has not."""
+    def _is_of_unknown_client(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a proxy has passed the request on, and the address is its own: it is not in the settings, or its
+        header cannot be read, of which a client may write a part."""
         peer = scope.get("client")
-        if peer is None or self._proxies.trusts(str(peer[0])):
+        if peer is None or self._proxies.client(scope) != str(peer[0]):
             return False
         return any(name in _OF_PROXIES for name, _ in scope.get("headers", ()))
 

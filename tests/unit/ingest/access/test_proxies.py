@@ -150,11 +150,16 @@ async def test_guesses_and_rates_of_clients_behind_a_proxy(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("machine", ["127.0.0.1", "10.0.0.9"])
 async def test_clients_of_a_local_proxy_are_not_local(tmp_path: Path, machine: str) -> None:
-    """For loopback, for the gateway's own address, and for a local proxy that is not in the settings."""
+    """For loopback, for the gateway's own address, for a local proxy that is not in the settings, and for a header of
+    which the client's part makes it unreadable."""
     named, unnamed = gate(tmp_path, Proxies(machine)), gate(tmp_path, Proxies())
     await named.check_page(scope(machine))
     with pytest.raises(NotAuthenticated):
         await named.check_page(scope(machine, x_forwarded_for="198.51.100.7"))
+    with pytest.raises(NotAuthenticated):
+        await gate(tmp_path, Proxies(machine, "Forwarded")).check_page(
+            scope(machine, forwarded='for="x, for=198.51.100.7')
+        )
     for header in ("x_forwarded_for", "forwarded", "x_real_ip", "via"):
         with pytest.raises(NotAuthenticated):
             await unnamed.check_page(scope(machine, **{header: "198.51.100.7"}))

@@ -397,8 +397,8 @@ class GatewayApp:
                 if self._gateway.gate is not None:
                     try:
                         caller = await self._gateway.gate.check_page(scope)
-                    except AccessRefused as error:
-                        await send_text(send, error.status, str(error), error.headers())
+                    except (AccessRefused, InfrastructureError) as error:
+                        await self._fail(send, "Page", http_publish.refused(error), error)
                         return
                 if page == "/metrics":
                     await send_answer(send, 200, self._metrics.text().encode(), CONTENT_TYPE)

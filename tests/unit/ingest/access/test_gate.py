@@ -20,7 +20,7 @@ from arborcast.ingest.access.users import FailedLogins, Users
 from arborcast.ingest.access.users_file import User
 from arborcast.ingest.framed import subscriptions as framed
 from arborcast.ingest.operations.pull_points import open_pull_point
-from arborcast.wire.errors import NotAuthenticated
+from arborcast.wire.errors import IdentitiesUnavailable, NotAuthenticated
 from arborcast.wire.frames import SubscribeBody
 from tests.support import guarded_gateway, soap_messages
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -96,6 +96,15 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
     parts.obstacle = "the control log is not read: Kafka at kafka-1:9092 does not answer"
     assert parts.get("/health/ready").body == b"the control log is not read\n"
+
+
+def test_pages_without_the_directory_of_users(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(*_: object) -> None:
+        raise IdentitiesUnavailable("users cannot be looked up now", 5.0)
+
+    monkeypatch.setattr(Users, "check", check)
+    answer = asyncio.run(parts.request("GET", "/metrics", headers={"authorization": OLGA}))
+    assert (answer.status, answer.headers[b"retry-after"]) == (503, b"5")
 
 
 async def test_clients_are_authenticated_before_the_expression_of_a_stream_is_read(parts: GatewayParts) -> None:

@@ -277,7 +277,8 @@ class GatewayApp:
             request.traceparent = traceparent_of(headers)
             request.disconnected = lambda: until_disconnected(receive)
             if gate is not None and client is not None:
-                request.caller = await gate.identify(client, request.root)
+                if publishing is not None or request.name not in onvif.PRE_AUTH:
+                    request.caller = await gate.identify(client, request.root)
                 request.client = client.client
             known = _find(request, target) if publishing is None else publishing.operation
             operation = known.name.rpartition("}")[2]

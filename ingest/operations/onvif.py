@@ -249,3 +249,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(_tds("GetCapabilities"), get_capabilities),
     Operation(_tds("GetDeviceInformation"), get_device_information),
 )
+
+PRE_AUTH = frozenset(
+    (*map(_tds, ("GetSystemDateAndTime", "GetServices", "GetCapabilities")), _tev("GetServiceCapabilities"))
+)
+"""Operations that need no credentials in the message: ONVIF's access class of this name. Clients read the clock first,
+since the time in their credentials is by it."""

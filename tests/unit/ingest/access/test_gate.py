@@ -19,6 +19,7 @@ from arborcast.ingest.access.username_token import UsernameToken
 from arborcast.ingest.access.users import FailedLogins, Users
 from arborcast.ingest.access.users_file import User
 from arborcast.ingest.framed import subscriptions as framed
+from arborcast.ingest.operations.onvif import TDS
 from arborcast.ingest.operations.pull_points import open_pull_point
 from arborcast.wire.errors import IdentitiesUnavailable, NotAuthenticated
 from arborcast.wire.frames import SubscribeBody
@@ -173,6 +174,18 @@ def test_username_tokens(parts: GatewayParts, clock: Clock) -> None:
     clock.now += 301
     assert sent(parts, digest("anna", "pa")).fault == "MessageExpired"
     assert len(parts.notifications.accepted) == 5
+
+
+def test_onvif_clients_read_the_clock_before_they_authenticate(parts: GatewayParts) -> None:
+    def answer(name: str, header: str = "") -> HttpAnswer:
+        return parts.post(envelope(f'<d:{name} xmlns:d="{TDS}"/>', "1.2", header), "/onvif/device_service")
+
+    for name in ("GetSystemDateAndTime", "GetServices", "GetCapabilities"):
+        assert [answer(name, header).status for header in ("", digest("anna", "pa", seconds=-400))] == [200, 200]
+    assert answer("GetDeviceInformation").fault == "FailedAuthentication"
+    payload = f'<d:GetSystemDateAndTime xmlns:d="{TDS}"/>'.encode()
+    assert parts.post(payload, "/publish/{urn:t}a", content_type="text/xml").status == 401
+    assert nothing_happened(parts)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisiona
         point = gateway.pull_points.named(name, owner)
         # A concurrent Subscribe may end it: then it is an endpoint.
         if point is not None and (kept := await _kept(gateway, point.id, until_ms)) is not None:
-            return kept.address
+            return gateway.own.resource(Kind.PULL_POINT, kept.id)  # its record may have a former address of the gateway
         if provisional and (endpoint := gateway.pull_points.endpoints.named(name, owner)):
             return gateway.own.resource(Kind.PULL_POINT, endpoint)
         return (await _create(gateway, name, owner, until_ms)).address

@@ -294,6 +294,7 @@ async def _renew(
     protection is that of the request, else unchanged."""
     renewed = msgspec.structs.replace(
         existing,
+        address=gateway.own.resource(Kind.SUBSCRIPTION, existing.id),  # the gateway may have had another one
         terminates_ms=subscription.terminates_ms,
         paused=subscription.paused,
         addressing=subscription.addressing,

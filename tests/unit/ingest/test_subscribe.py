@@ -137,6 +137,9 @@ def test_a_repeated_subscription_is_renewed_and_its_pause_ends(parts: GatewayPar
     assert path_of(again) == path_of(first)
     assert again.text("TerminationTime") == "2026-01-01T00:01:30Z"
     assert (only_subscription(parts).terminates_ms, only_subscription(parts).paused) == (1_767_225_690_000, False)
+    parts.gateway.own.base = "https://new.example"
+    address = f"https://new.example{path_of(first)}"
+    assert (parts.post(request).text("Address"), only_subscription(parts).address) == (address, address)
 
 
 @pytest.mark.parametrize("clock_ms", [-1, 1])

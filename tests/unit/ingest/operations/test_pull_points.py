@@ -44,6 +44,10 @@ def test_names_addresses_and_the_number_of_pull_points() -> None:
     (record,) = parts.control.records
     assert isinstance(record, PullPointRecord)
     assert first == f"/wsn/pullpoints/{record.id}"
+    parts.gateway.own.base = "https://new.example"
+    again = parts.post(soap.envelope(f"<wsnt:CreatePullPoint {name}/>"), FACTORY)
+    assert again.text("Address") == f"https://new.example{first}"
+    parts.gateway.own.base = "http://127.0.0.1:8080"
     others = {create(parts, 'pullPointQueueName="others"'), create(parts, 'xmlns:x="urn:x" x:y="z"')}
     others.add(create(parts, path="/wsn/NotificationBroker"))
     assert len(others | {first}) == 4, "new ones without a name"

@@ -13,11 +13,13 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import httptools
 
 from arborcast.core.errors import NoAnswer, OutboundRefused
+from arborcast.core.files import Stamp, stamp_of
 from arborcast.core.http_client import HttpAnswer
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.ip_addresses import read_address
@@ -124,7 +126,10 @@ class CameraConnection:
     async def _connect(
         self, url: str, scheme: str, host: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        context = _tls_context(*self._tls) if scheme == "https" else None
+        context: ssl.SSLContext | None = None
+        if scheme == "https":
+            ca_file, insecure = self._tls
+            context = _tls_context(ca_file, insecure, stamp_of(Path(ca_file).stat()) if ca_file else None)
         loop = asyncio.get_running_loop()
         refusal: Refusal | None = None
         problem: OSError | None = None
@@ -213,7 +218,7 @@ class _Reading:
 
 
 @lru_cache(8)
-def _tls_context(ca_file: str, insecure: bool) -> ssl.SSLContext:
+def _tls_context(ca_file: str, insecure: bool, _version: Stamp | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=ca_file or None)
     if insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from arborcast.core.http_client import HttpAnswer
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
 from arborcast.ingest.cameras.credentials import Credentials
+from tests.support.certificates import make_certificates
 from tests.support.outbound import THIS_MACHINE, unresponsive_port
 from tests.support.scripted_server import ScriptedServer, request_on
 
@@ -54,6 +56,19 @@ async def test_a_connection_is_kept_until_the_camera_closes_it(closes: bool) -> 
     answers, connections = await exchange(OK, OK, OK, posts=3, closes=closes)
     assert [each.body for each in answers] == [b"ok"] * 3
     assert connections == (3 if closes else 1)
+
+
+async def test_renewed_authorities_apply_to_the_next_connection(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_text(Path(certificates.certificate("stranger")).read_text())
+    connection = CameraConnection(THIS_MACHINE, NONE, ca_file=str(authorities))
+    with ScriptedServer(answer_ok, tls=certificates.server()) as server:
+        with pytest.raises(NoAnswer, match="certificate"):
+            await connection.post(server.url, {}, b"<x></x>", 60)
+        authorities.write_text(Path(certificates.authority).read_text() + "\n")
+        assert (await connection.post(server.url, {}, b"<x></x>", 60)).body == b"ok"
+    connection.close()
 
 
 @pytest.mark.parametrize(

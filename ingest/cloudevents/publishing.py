@@ -88,6 +88,8 @@ class PublishEvents(Publish):
                 if name.startswith(HEADER.encode())
             }
             _check(attributes)
+            if media.startswith("text/"):
+                attributes["datacontenttype"] = media  # else text such as 42 would be pushed as JSON
             self._events = [_Event(attributes, self._payload(media, body, content_type), "")]
         return self._events[0].request
 

@@ -13,7 +13,7 @@ from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
 
 from arborcast.topic_model import legacy_content
-from arborcast.topic_model.cloud_events import published_in
+from arborcast.topic_model.cloud_events import event_of, published_in
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.wire import limits
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -158,6 +158,21 @@ def test_invalid_documents() -> None:
     many = [event()] * (limits.EVENTS + 1)
     assert "this one has 1001" in refusal(GatewayParts(), many, BATCH)
     assert "not as application/cloudevents+avro" in refusal(GatewayParts(), {}, "application/cloudevents+avro")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_text_that_looks_like_json_stays_text(binary: bool) -> None:
+    parts, made = GatewayParts(), event(data="42")
+    if binary:
+        headers = {f"ce-{name}": str(made[name]) for name in ("specversion", "id", "source", "type", "subject")}
+        answer = send(parts, {"content-type": "text/plain", **headers}, b"42")
+    else:
+        made["datacontenttype"] = "text/plain"
+        answer = send(parts, {"content-type": EVENT}, json.dumps(made).encode())
+    assert answer.status == 202, answer.body
+    stored = only(parts)
+    pushed = event_of("1", stored.topic, stored.payload, 1, "/s", published=published_in(stored.producer))
+    assert (pushed.media, pushed.data) == ("text/plain; charset=utf-8", b"42")
 
 
 def test_a_bad_header_in_binary_mode() -> None:

@@ -17,6 +17,7 @@ from arborcast.dispatch.delivery.envelope import package_of, topic_element
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
+from arborcast.topic_model.message_types import root_type
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
 from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.notifications import Notification
@@ -26,14 +27,16 @@ from arborcast.topic_model.subscriptions import Subscription
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
     """The wsnt:NotificationMessage in a pull point: self-contained, since the envelope of its answer is unknown. The
-    metadata beside the address have the notification's id, and the Package of a part."""
-    package = package_of(notification) if notification.package else ""
-    package = f"<ac:Package>{escape(package)}</ac:Package>" if package else ""
+    metadata beside the address have the notification's id, its type unless that is the payload's, and the Package of a
+    part."""
+    kind = "" if notification.type == root_type(notification.payload) else notification.type
+    more = {"Type": kind, "Package": package_of(notification) if notification.package else ""}
+    metadata = "".join(f"<ac:{name}>{escape(text)}</ac:{name}>" for name, text in more.items() if text)
     return b"".join(
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
             f'<wsa:Address>{escape(subscription.address)}</wsa:Address><wsa:Metadata xmlns:ac="{ARBORCAST_DELIVERY}">'
-            f"<ac:Notification>{escape(notification.original_id)}</ac:Notification>{package}</wsa:Metadata>"
+            f"<ac:Notification>{escape(notification.original_id)}</ac:Notification>{metadata}</wsa:Metadata>"
             "</wsnt:SubscriptionReference>".encode(),
             topic_element(notification.topic, notification.prefixes),
             notification.producer,

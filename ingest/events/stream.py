@@ -29,6 +29,7 @@ from arborcast.ingest.operations.subscription_manager import managed_subscriptio
 from arborcast.ingest.state.pull_queues import ClaimedMessage, MessageClaim
 from arborcast.topic_model.cloud_events import event_of, published_with, structured
 from arborcast.topic_model.grants import Caller
+from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, wsa, wsnt
 from arborcast.topic_model.records.notifications import original_of
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
@@ -47,6 +48,9 @@ _AGAIN_S = 1.0
 
 # Interval at which the client of an open stream is authenticated again: its token ends, or its user is removed.
 _AUTHENTICATE_AGAIN_S = 60.0
+
+# In the metadata of a stored message: its type, unless that is the name of its payload.
+_TYPE = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}Type"
 
 # The delay of a browser before it reconnects.
 _RETRY_MS = 1_000
@@ -251,7 +255,8 @@ class _Stream:
             read.payload,
             message.accepted_ms,
             self._gateway.own.base,
-            published=published_with(properties_of(element)),
+            element.findtext(_TYPE) or "",
+            published_with(properties_of(element)),
         )
         event = event._replace(attributes={**event.attributes, "cursor": where})
         # Outside strings, where there are none, line breaks are blanks of JSON.

@@ -160,10 +160,12 @@ def test_a_mark_is_passed_when_earlier_records_are_acknowledged(opened: Opened) 
 def test_a_message_of_a_pull_point_is_self_contained() -> None:
     producer_reference = b'<n:ProducerReference xmlns:n="http://docs.oasis-open.org/wsn/b-2"><a:Address \
 xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
-    given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
+    payload = b'<o:x xmlns:o="urn:o"> 1 </o:x>'
+    given = Notification("n", TopicPath("{urn:t}a/b"), payload, 5, producer_reference, type="{urn:o}x")
     stored = stored_element(given, SUBSCRIPTION)
     assert given.payload in stored, "unchanged"
     assert b"Package" not in stored
+    assert b"Type" not in stored, "that of the payload"
     message = etree.fromstring(stored)
     assert message.tag == f"{WSNT}NotificationMessage"
     assert message.findtext(f"{WSNT}SubscriptionReference/{WSA}Address") == SUBSCRIPTION.address

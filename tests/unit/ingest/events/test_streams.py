@@ -78,9 +78,9 @@ class Stream(Visit):
         assert self.names == list(names)
 
 
-async def put(parts: GatewayParts, made: Subscription, *names: str, payload: bytes = b"<x/>") -> None:
+async def put(parts: GatewayParts, made: Subscription, *names: str, payload: bytes = b"<x/>", kind: str = "") -> None:
     """Stores messages like dispatch."""
-    sent = [Notification(name, TopicPath("a/b"), payload, 1_700_000_000_000) for name in names]
+    sent = [Notification(name, TopicPath("a/b"), payload, 1_700_000_000_000, type=kind) for name in names]
     await parts.pulls.put(
         made.id, [StoredMessage(stored_element(each, made), each.id, "", each.accepted_ms) for each in sent]
     )
@@ -112,10 +112,10 @@ async def test_json_lines(parts: GatewayParts) -> None:
     async with Stream(parts, accept="application/x-ndjson") as visit:
         assert visit.head[b"content-type"] == b"application/x-ndjson; charset=utf-8"
         payload = b'<ac:Content xmlns:ac="urn:arborcast:legacy">{\n"a":\n1}</ac:Content>'
-        await put(parts, visit.made, "n1", payload=payload)
+        await put(parts, visit.made, "n1", payload=payload, kind="{urn:p}reading")
         await visit.gets("n1")
         (line,) = visit.body.splitlines()
-        assert json.loads(line)["data"] == {"a": 1}
+        assert (json.loads(line)["data"], json.loads(line)["type"]) == ({"a": 1}, "{urn:p}reading")
 
 
 async def test_a_resumed_stream_loses_and_repeats_nothing(parts: GatewayParts) -> None:

@@ -326,7 +326,8 @@ class GatewayApp:
     ) -> Request:
         size = memory_to_read if publishing is None else publishing.memory
         memory = size(body, self._gateway.settings.max_elements)
-        if len(body) <= SMALL:
+        long = len(body) > SMALL if publishing is None else publishing.takes_long(body, content_type)
+        if not long:
             if not self.inflight.take(reservation, memory):
                 raise self.inflight.no_memory()
             return parse(body, content_type) if publishing is None else publishing.read(body, content_type)

@@ -25,6 +25,7 @@ from arborcast.ingest.elements.publication import (
     read_attributes,
 )
 from arborcast.ingest.http.asgi import TEXT
+from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
 from arborcast.ingest.operations.publishing import (
     PublishingClient,
@@ -89,6 +90,10 @@ class Publish:
         """The memory that `read` takes, in bytes. Raises MalformedMessage for too many elements."""
         return memory_to_read(body, elements)
 
+    def takes_long(self, body: bytes, _content_type: bytes) -> bool:
+        """Whether `read` would block the event loop."""
+        return len(body) > SMALL
+
     def read(self, body: bytes, content_type: bytes) -> Request:
         """The request around the payload's element, for any thread. Raises UnreadableRequest."""
         media = media_type(content_type)
@@ -116,13 +121,13 @@ class Publish:
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
-        notifications, publication = self._notifications(gateway, request, key), self._publication()
+        notifications, publication = await self._notifications(gateway, request, key), self._publication()
         publisher = PublishingClient(request.caller, request.client, target)
         return await publish(
             gateway, PublishRequest(notifications, publisher, {each.id: publication for each in notifications})
         )
 
-    def _notifications(self, gateway: Gateway, request: Request, key: str) -> list[Notification]:
+    async def _notifications(self, gateway: Gateway, request: Request, key: str) -> list[Notification]:
         return [notification_of(gateway, self._path(self._topic), request, message_id=key)]
 
     def _path(self, topic: str) -> TopicPath:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -12,10 +13,15 @@ import pytest
 from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
 
+from arborcast.ingest.addresses import Target
+from arborcast.ingest.cloudevents.publishing import PublishEvents
+from arborcast.ingest.http import app
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.cloud_events import event_of, published_in
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.wire import limits
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
 BATCH = "application/cloudevents-batch+json"
@@ -80,6 +86,40 @@ def test_a_batch_is_stored_in_order() -> None:
     assert answer.status == 202
     assert [each.topic for each in parts.notifications.accepted] == [f"a/n{number}" for number in range(20)]
     assert answer.headers[b"arborcast-notification-id"].count(b",") == 19
+
+
+def test_a_batch_of_many_small_events_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noted(PublishEvents):
+        def read(self, body: bytes, content_type: bytes) -> Request:
+            threads.append(threading.current_thread())
+            return super().read(body, content_type)
+
+    monkeypatch.setattr(app, "PublishEvents", Noted)
+    parts = GatewayParts()
+
+    def batch(size: int) -> bytes:
+        return json.dumps([event(id=str(number), data=None) for number in range(size)]).encode()
+
+    for size in (10, 500):
+        assert len(batch(size)) < limits.SMALL_REQUEST
+        assert send(parts, {"content-type": BATCH}, batch(size)).status == 202
+    small, large = threads
+    assert small == threading.current_thread() != large
+
+    async def turns_while_storing() -> int:
+        publish = PublishEvents("/publish", [], 1_000_000)
+        request = publish.read(batch(1_000), BATCH.encode())
+        storing = asyncio.ensure_future(publish.operation.handler(parts.gateway, request, Target(Kind.BROKER, "")))
+        turns = 0
+        while not storing.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(turns_while_storing()) > 9
+    assert len(parts.notifications.accepted) == 1_510
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ class PullQueues:
         self._deadlines = _ClaimDeadlines(claim_s, now, steady)
         self._own = _OwnClaims(claim_s, now, steady)
         self._locks = KeyedLocks()
-        self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
+        self._arrivals: dict[str, dict[asyncio.Future[None], None]] = {}  # in their order
         self._finishing: set[asyncio.Task[None]] = set()
         self._unchecked: list[str] = []  # pull points with messages, for the next sweeps
         self._reported = 0
@@ -579,12 +579,12 @@ class PullQueues:
 
     async def _arrival(self, pull_point_id: str, timeout: float, watch: asyncio.Future[None] | None) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._arrivals.setdefault(pull_point_id, set())
-        waiting.add(future)
+        waiting = self._arrivals.setdefault(pull_point_id, {})
+        waiting[future] = None
         try:
             others = {future} if watch is None else {future, watch}
             await asyncio.wait(others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            waiting.discard(future)
+            del waiting[future]
             if not waiting:
                 self._arrivals.pop(pull_point_id, None)

@@ -122,13 +122,21 @@ class Broker:
                 else:
                     self._cut(each)
 
+    def delete_before(self, name: str, offset: int) -> None:
+        """Remove the beginning of a log of one partition."""
+        (each,) = self.log(name)
+        self._remove(each, each.index(offset))
+
+    def _remove(self, each: Partition, count: int) -> None:
+        del each.records[:count]
+        each.first = each.records[0].offset if each.records else each.end
+
     def _cut(self, each: Partition) -> None:
         """Remove records older than 1.25 times the retention: Kafka deletes whole segments."""
         oldest_ms = int((self.kernel.wall_s(self.host) - 1.25 * each.retention_s) * 1000)
         if each.records and each.records[0].timestamp < oldest_ms:
             keep = next((n for n, r in enumerate(each.records) if r.timestamp >= oldest_ms), len(each.records))
-            del each.records[:keep]
-            each.first = each.records[0].offset if each.records else each.end
+            self._remove(each, keep)
             self.kernel.count("logs cut by retention")
 
     def _compact(self, each: Partition) -> None:

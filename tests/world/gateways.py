@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.operations.current_message import RetainedMessages, StateStart, send_current_messages
@@ -19,14 +21,19 @@ from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import ControlChanges
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.ingest.state.pull_queues import MessageClaim, PullLog, PullQueues, PullView
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import ResultRefused
+from tests.world.brokers import Broker
 from tests.world.kernel import Exit, Host, Kernel, Process, Waiters
+
+_PULL_LIMITS = PullLimits(messages=100_000, bytes=1 << 40, resident_bytes=1_000)
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -107,11 +114,25 @@ class _Retained(RetainedMessages):
             return await super()._run(work)
 
 
+class _PullLog(PullLog):
+    def __init__(self, broker: Broker, view: PullView) -> None:
+        super().__init__(broker.kafka, view)
+        self._broker = broker
+
+    def _delete_before(self, offset: int) -> None:
+        self._broker.kernel.count("beginnings of the pull log deleted")
+        self._broker.delete_before(PULL_LOG, offset)
+
+
+async def _nothing() -> None:
+    """Nothing to read."""
+
+
 class GatewayProcess:
     """One gateway process."""
 
-    def __init__(self, kernel: Kernel, kafka: KafkaSettings, name: str, host: Host, key_file: str) -> None:
-        self._kernel, self._kafka, self._key_file = kernel, kafka, key_file
+    def __init__(self, kernel: Kernel, broker: Broker, name: str, host: Host, key_file: str) -> None:
+        self._kernel, self._broker, self._kafka, self._key_file = kernel, broker, broker.kafka, key_file
         self.process: Process = kernel.process(name, host)
         self.loop: SimulatedLoop | None = None
         self.control = ControlView()
@@ -132,6 +153,7 @@ class GatewayProcess:
         self.log.start()
         self.results = results_for(kafka, SecretSettings(self._key_file))
         await self.view.until_caught_up()
+        await self._open_pull_points()
         self._gateway: Any = SimpleNamespace(
             topics=SimpleNamespace(check_types=False),
             repeats=SimpleNamespace(enabled=False),
@@ -150,8 +172,41 @@ class GatewayProcess:
             await asyncio.sleep(0.01)
         self.ready = True
 
+    async def _open_pull_points(self) -> None:
+        view = PullView(self._kafka, _PULL_LIMITS, self._failed, lambda point: self.pulls.arrived(point))
+        log, limits = _PullLog(self._broker, view), GatewaySettings()
+        self.pulls = PullQueues(
+            view.store,
+            log,
+            lambda _: True,
+            claim_s=limits.pull_claim_s,
+            max_bytes=limits.max_body_bytes,
+            max_nodes=limits.max_elements,
+        )
+        view.start()
+        await view.until_caught_up()
+        asyncio.get_running_loop().create_task(self._sweep(log))
+
+    async def _sweep(self, log: PullLog) -> None:
+        """`PullQueues.sweep_forever`, with longer intervals while nothing happens."""
+        loop, second = asyncio.get_running_loop(), asyncio.Event()
+
+        def tick() -> None:
+            while True:
+                self._kernel.sleep(1.0, stretches=True)
+                loop.call_soon_threadsafe(second.set)
+
+        self._kernel.spawn(self.process, tick, "seconds")
+        for number in itertools.count(1):
+            await second.wait()
+            second.clear()
+            self.pulls._deadlines.restart_if_late()
+            await self.pulls.sweep(_nothing)
+            if number % 60 == 0:
+                await log.cut()
+
     def _failed(self, error: Exception) -> None:
-        raise AssertionError(f"{self.process.name} cannot follow the control log: {error}")
+        raise AssertionError(f"{self.process.name} cannot follow a log: {error}")
 
     def _retains(self, topic: TopicPath) -> bool:
         return bool(self.control.table.topics.policy(topic).retain)
@@ -188,6 +243,26 @@ class GatewayProcess:
             await send_current_messages(cast(Any, self._gateway), made, StateStart(offset, made.created_ms, new=True))
 
         self.call(subscribe, done)
+
+    def pull(
+        self,
+        point: str,
+        maximum: int,
+        wait_s: float,
+        sends_s: float,
+        sent: Callable[[MessageClaim], bool],
+        done: Callable[[Any], None],
+    ) -> None:
+        """GetMessages: `sent` is called after the answer was sent for this time; it returns whether the client has
+        received it."""
+
+        async def pull() -> None:
+            claim = await self.pulls.take(point, maximum, wait_s)
+            if claim.messages:
+                await asyncio.sleep(sends_s)
+                claim.finish(sent(claim))
+
+        self.call(pull, done)
 
     def report(self, path: str, state: str, done: Callable[[Any], None]) -> None:
         """Report the later result of a push."""

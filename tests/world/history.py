@@ -101,7 +101,7 @@ class History:
         self._tell(f"{_clock(self.kernel.now)}  {what}")
 
     def start_gateway(self, name: str) -> GatewayProcess:
-        made = GatewayProcess(self.kernel, self.kafka, name, self.hosts["one"], str(self.key_file))
+        made = GatewayProcess(self.kernel, self.broker, name, self.hosts["one"], str(self.key_file))
         self.gateways.append(made)
         return made
 
@@ -241,7 +241,7 @@ class History:
         elif log == PULL_LOG and record.value is not None:
             _, stored = pull.decode(record.key, record.value)
             if isinstance(stored, pull.StoredMessage):
-                self.oracle.put_into_pull_point(stored.subscription, stored.notification)
+                self.oracle.put_into_pull_point(record.offset, stored.subscription, stored.notification)
         elif log == RESULTS_LOG and record.value is not None:
             self.oracle.result_stored(results.decode(record.value))
         elif log == "control" and record.value is not None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import secrets
 import sys
 import threading
 import time
@@ -95,6 +96,19 @@ class SimulatedUuid:
         return getattr(uuid, name)
 
 
+class SimulatedSecrets:
+    """The module `secrets`, from the seed."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def token_hex(self, size: int) -> str:
+        return f"{self._kernel.random.getrandbits(8 * size):0{2 * size}x}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(secrets, name)
+
+
 class SimulatedRandom:
     """The module `random`, from the seed."""
 
@@ -115,6 +129,7 @@ def installed(kernel: Kernel, broker: Broker, more: dict[tuple[str, str], Any]) 
         id(os): SimulatedOs(kernel),
         id(uuid): SimulatedUuid(kernel),
         id(random): SimulatedRandom(kernel),
+        id(secrets): SimulatedSecrets(kernel),
     }
     defaults: dict[Any, Any] = {time.time: simulated.time, time.monotonic: simulated.monotonic}
     undo: list[Callable[[], None]] = []

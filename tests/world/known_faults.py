@@ -21,11 +21,13 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress
 from arborcast.dispatch.redelivery import redeliverer, session
-from arborcast.ingest.state import changes
+from arborcast.ingest.state import changes, pull_queues
+from arborcast.ingest.state.pull_queues import MessageClaim
 from arborcast.topic_model.records.notifications import UNSTAMPED
 from tests.world import engine, spark
+from tests.world.gateways import GatewayProcess
 from tests.world.history import History
-from tests.world.oracle import Violated
+from tests.world.oracle import Receipt, Violated
 
 
 def begin(history: History, mode: str = "realtime", gateways: int = 1) -> None:
@@ -302,6 +304,25 @@ def a_backlog_of_large_messages(history: History) -> None:
         raise Violated(f"size: the tasks have read {read} rows of 200 notifications")
 
 
+def a_client_that_receives_slowly(history: History) -> None:
+    """Another client asks another gateway meanwhile."""
+    begin(history, gateways=2)
+    member = history.subscribe(history.gateways[0], "s", "a", more={"pull_point": "p"})
+    history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
+    start(history)
+    notify(history, "a")
+    for gateway in history.gateways:
+        history.kernel.sleep(5.0)
+
+        def sent(claim: MessageClaim, gateway: GatewayProcess = gateway) -> bool:
+            receipt = Receipt(gateway.process, history.kernel.now, cut=False)
+            history.oracle.received([each.offset for each in claim.messages], receipt)
+            return True
+
+        gateway.pull("p", 1, 60.0, 100.0, sent, lambda _: None)
+    history.kernel.sleep(200.0)
+
+
 # The faults
 
 
@@ -473,6 +494,12 @@ KNOWN = (
         "a stop waits for the deliveries of messages for many, and ends the workers before",
         lambda: patched((lanes.Lanes, "leave_fan_outs", lambda self: None)),
         a_stop_while_messages_for_many_wait,
+        "twice",
+    ),
+    KnownFault(
+        "a claim on messages of a pull point is not renewed while they are sent",
+        lambda: patched((pull_queues._OwnClaims, "due", False)),
+        a_client_that_receives_slowly,
         "twice",
     ),
     KnownFault(

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.delivery.envelope import PUSH_HEADER
@@ -45,6 +45,9 @@ RULES = (
 # Normal forms that select all topics of the scenario: by the name, and by the topics that exist.
 ALL_TOPICS = ("{}*", 'xpath:{"namespaces":{},"text":"//*"}')
 
+# In the payloads that a content filter selects.
+MARK = b"<marked/>"
+
 # At the end of its validity a message may be in flight, or next in its lane.
 LATE_S = 60.0
 
@@ -59,6 +62,10 @@ _CLOCKS_MS = 60_000
 
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
 UNWRITTEN_S = 0.15
+
+# The longest time between a claim and the receipt of its messages, and between the receipt and the record that settles
+# the claim.
+RECEIPT_S, SETTLES_S = 101.0, 0.5
 
 # Results are in time until then: ten seconds before push.callback_s.
 RESULT_S = PushSettings().callback_s - 10.0
@@ -81,6 +88,7 @@ class Accepted:
     priority: int = 0
     valid_until_ms: int = 0
     reliable: bool = False
+    marked: bool = False
     stored_at: float = 0.0
     last: int = 0  # the offset of its last record
     only: str = ""  # the only subscription of a replay
@@ -122,6 +130,9 @@ class Member:
 
     def selects(self, topic: str) -> bool:
         return self.topic in ALL_TOPICS or topic in self.topic.split("|")
+
+    def matches(self, accepted: Accepted) -> bool:
+        return self.selects(accepted.topic) and (accepted.marked or not self.subscription.content)
 
     def change(self, at: float, receives: bool | None) -> Change:
         self.changes.append(Change(at, receives, terminates_ms=self.subscription.terminates_ms))
@@ -174,6 +185,15 @@ class Member:
         return any(each.receives is None for each in self.changes)
 
 
+class Receipt(NamedTuple):
+    """An answer with messages of a pull point that a client has received. `cut`: its connection was cut before the
+    gateway knew."""
+
+    process: Process
+    at: float
+    cut: bool
+
+
 class Violated(AssertionError):
     """A promise was broken."""
 
@@ -203,8 +223,11 @@ class Oracle:
         self.newest: dict[str, Accepted] = {}  # by topic, the last notification of its log
         self.current: set[tuple[str, str]] = set()  # current messages, by subscription
         self.for_one: Counter[tuple[str, str]] = Counter()  # records of replays and current messages
+        self.last_parts: dict[tuple[str, str], Push] = {}  # by subscription and message
         self.deferred: dict[str, Push] = {}  # by its id, pushes with a later result
-        self.in_pull_points: set[tuple[str, str]] = set()
+        self.in_pull_points: dict[int, tuple[str, str]] = {}  # by offset
+        self.pulled: dict[int, list[Receipt]] = defaultdict(list)  # by offset
+        self.fetched: set[tuple[str, str]] = set()
         self.gone_at: dict[str, float] = {}  # when a process received the answer 410 for it
         self.missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # times of notices, and their `since`
         self.last_notices: dict[str, str] = {}  # the kind of the last notice of each subscription with a deadline
@@ -254,6 +277,7 @@ class Oracle:
         known.priority = notification.priority
         known.valid_until_ms = notification.valid_until_ms
         known.reliable = notification.reliable
+        known.marked = MARK in notification.payload
         known.stored_at = self._kernel.now
 
     def _stored_for_one(self, notification: Notification, record: Record, known: Accepted | None) -> None:
@@ -302,8 +326,31 @@ class Oracle:
         if kind[1] == b"missed":
             self.missed[notification.only].append((self._kernel.now, int(since[1])))
 
-    def put_into_pull_point(self, subscription: str, notification: str) -> None:
-        self.in_pull_points.add((subscription, notification))
+    def put_into_pull_point(self, offset: int, subscription: str, notification: str) -> None:
+        self.in_pull_points[offset] = subscription, notification
+
+    def received(self, offsets: list[int], receipt: Receipt) -> None:
+        """A client of a pull point has the messages at these offsets of its log."""
+        if offsets != sorted(offsets):
+            self.faults.append(f"overtaken: a client of a pull point got {offsets}")
+        for offset in offsets:
+            subscription, number = self.in_pull_points[offset]
+            self.fetched.add((subscription, number))
+            if self._is_erased(self.notifications[number], receipt.at - RECEIPT_S):
+                self.faults.append(f"stranger: {subscription} got {number[-6:]} after its erasure")
+            for before in self.pulled[offset]:
+                if not self._may_be_fetched_again(before, receipt):
+                    self.faults.append(
+                        f"twice: {subscription} got {number[-6:]} at {before.at:.3f} of {before.process.name} "
+                        f"{before.process.pid} and again at {receipt.at:.3f} of {receipt.process.name}"
+                    )
+            self.pulled[offset].append(receipt)
+
+    def _may_be_fetched_again(self, before: Receipt, again: Receipt) -> bool:
+        """Whether the client was cut off, or its claim was not settled before a crash or an outage of Kafka."""
+        died_at = before.process.state.get(("died", "at"), math.inf)
+        slow = any(begin <= again.at and before.at - RECEIPT_S <= end for begin, end in self.kafka_was_slow)
+        return before.cut or slow or died_at - before.at <= SETTLES_S
 
     def ended(self, subscription: str) -> None:
         """The end of a subscription is in the control log."""
@@ -343,10 +390,21 @@ class Oracle:
             if accepted is not None and member is not None and member.has_paused(accepted):
                 self.faults.append(f"stranger: {push.subscription} got {each[-6:]} while it was paused")
             lane = member.lane if member is not None else push.subscription
+            if push.part.part and not self._is_last_part(push, each):
+                continue
             known = self.pushes[lane, each]
             if not known:
                 self._first(push, each)
             known.append(push)
+
+    def _is_last_part(self, push: Push, number: str) -> bool:
+        """Checks that the receiver has accepted the part before it."""
+        before, self.last_parts[push.subscription, number] = self.last_parts.get((push.subscription, number)), push
+        wanted = push.part.number - 1
+        if wanted >= 0 and (before is None or before.part.number != wanted or not before.accepted):
+            self.faults.append(f"overtaken: {push.subscription} got part {wanted + 1} of {number[-6:]} too early")
+        self._kernel.count("parts pushed")
+        return not push.part.more
 
     def _first(self, push: Push, number: str) -> None:
         accepted, member = self.notifications.get(number), self.members.get(push.subscription)
@@ -360,6 +418,8 @@ class Oracle:
         if answered is None or accepted.began <= answered:
             # A message accepted during the Subscribe may match or not, and a repetition after a crash may differ.
             return
+        if "expired" in self.states[push.subscription, number]:
+            return  # its letter was redriven
         if self.depends_on_clock(accepted):
             # After a crash another host may push a message whose row "expired" was lost.
             return
@@ -397,7 +457,7 @@ class Oracle:
         """An acknowledged message is due for all subscriptions that were in force during its Notify."""
         accepted.acknowledged = self._kernel.now
         for member in self.members.values():
-            if not member.selects(accepted.topic) or member.subscription.policy.interval_ms:
+            if not member.matches(accepted) or member.subscription.policy.interval_ms:
                 continue
             if member.subscription.queue:
                 continue  # its queue is a member, too
@@ -419,7 +479,7 @@ class Oracle:
         if self._has_expired(member, accepted) or self._is_erased(accepted):
             return True
         if member.subscription.pull_point:
-            return delivery in self.in_pull_points
+            return delivery in self.fetched or self._is_void(accepted)
         if member.is_trigger:
             cause = Notification(accepted.id, TopicPath(accepted.topic), b"", accepted.accepted_ms)
             return derived_id(member.name, cause) in self.notifications
@@ -535,7 +595,7 @@ class Oracle:
         # By its gateway's clock, which was put back, it was created before: `topic_model.routing.history.standing`.
         created_before = member.subscription.created_ms <= accepted.accepted_ms and member.changes[0].began > until
         is_for_one = accepted.only == name or (name, number) in self.current
-        if not member.selects(accepted.topic):
+        if not member.matches(accepted):
             return [f"stranger: {name} got {number[-6:]} of {accepted.topic}"]
         if member.in_force(accepted.began, until, accepted.accepted_ms) is False and not (created_before or is_for_one):
             return [f"stranger: {name} got {number[-6:]}, accepted at {accepted.began:.3f} when it was not in force"]

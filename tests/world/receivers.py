@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core import fence
-from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, CALLBACK_HEADER, REPLAY_HEADER, SUBSCRIPTION_HEADER
+from arborcast.dispatch.delivery.envelope import (
+    ATTEMPT_HEADER,
+    CALLBACK_HEADER,
+    REPLAY_HEADER,
+    SUBSCRIPTION_HEADER,
+)
 from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from arborcast.topic_model.records.packages import PACKAGE_HEADER, Fragment, read_package_header
 from tests.support.redelivery_setup import ids_of
 from tests.world.kernel import Kernel, Process, Waiters
 
 Behaviour = Literal[
-    "well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone", "rejecting", "deferring"
+    "well", "slow", "late", "refusing", "failing", "busy", "hanging", "cutting", "gone", "rejecting", "deferring"
 ]
 
 # The shortest and longest time until the answer of each.
@@ -24,6 +30,7 @@ TAKES_S: dict[Behaviour, tuple[float, float]] = {
     "late": (2.5, 9.0),
     "refusing": (0.001, 0.002),
     "failing": (0.001, 0.05),
+    "busy": (0.001, 0.05),  # with Retry-After
     "hanging": (3_600.0, 3_600.0),
     "cutting": (0.01, 0.5),
     "gone": (0.001, 0.01),
@@ -40,6 +47,7 @@ class Push:
     subscription: str
     ids: tuple[str, ...]
     attempt: int
+    part: Fragment  # of a message in parts
     began: float
     request: PushRequest
     callback: Callback
@@ -86,6 +94,9 @@ class Network:
             return takes_s, PushResult(0, "connect", "refused", duration_s=takes_s)
         if behaviour == "failing":
             return takes_s, PushResult(503, duration_s=takes_s)
+        if behaviour == "busy":
+            after_s = self.kernel.random.choice((1.0, 10.0, 40.0))
+            return takes_s, PushResult(429, duration_s=takes_s, retry_after_s=after_s)
         if behaviour == "gone":
             return takes_s, PushResult(410, duration_s=takes_s)
         if behaviour == "rejecting":
@@ -127,7 +138,10 @@ class SimulatedTransport:
             replays = headers[REPLAY_HEADER].split(",")
             ids = tuple(each if again == "-" else f"{each}~{again}" for each, again in zip(ids, replays, strict=True))
         attempt = int(headers.get(ATTEMPT_HEADER, "0"))
-        push = Push(self._process, name, ids, attempt, self._kernel.now, request, callback)
+        part, _ = read_package_header(headers.get(PACKAGE_HEADER, "")) or (Fragment(), "")
+        if part.part:
+            ids = (ids[0].removesuffix(f".{part.number}"),)
+        push = Push(self._process, name, ids, attempt, part, self._kernel.now, request, callback)
         self._in_flight[push] = None
         self._network.pushes += 1
         receiver = self._network.receiver(request.url)

@@ -11,6 +11,8 @@ import msgspec
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.dispatch.delivery.envelope import CALLBACK_HEADER
+from arborcast.ingest.state.pull_queues import MessageClaim
+from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import (
     Erasure,
     ErasureScope,
@@ -20,17 +22,30 @@ from arborcast.topic_model.records.control import (
     suspension_key,
 )
 from arborcast.topic_model.records.results import PATH
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy, Peer, TopicFilter, Trigger, queue_of
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeliveryPolicy,
+    Peer,
+    TopicFilter,
+    Trigger,
+    XPathFilter,
+    queue_of,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.world.gateways import GatewayProcess
 from tests.world.history import History
-from tests.world.kernel import Process, Waiters
-from tests.world.oracle import ALL_TOPICS, Member
+from tests.world.kernel import Host, Process, Waiters
+from tests.world.oracle import ALL_TOPICS, MARK, Member, Receipt
 from tests.world.receivers import TAKES_S, Behaviour, Push, Receiver
 
 HOUR_S = 3_600.0
 
+PULL_POINT = "pull-point"
+
 LARGE = b"<m>" + bytes(4_000_000).replace(b"\0", b"x") + b"</m>"
+
+# Of the parts for a subscriber of the older form.
+_PART_BYTES = 1_200
 
 # Bytes an hour in an internal log of an idle engine: state is repeated every ten minutes, a few kB for twenty
 # subscriptions and seven topics.
@@ -132,8 +147,14 @@ class Scenario:
         self.new_member(self.topics[3], form="raw", interval_ms=120_000)
         self.new_member(self.topics[4], form="raw", reliability="timely")
         self.new_member(self.topics[5], form="raw", deadline_ms=600_000)
+        self.new_member(self.topics[1], maximum_attempts=2)
+        self.new_member(self.topics[2], form="raw", lifespan_ms=60_000)
+        self.new_member(self.topics[3], form="legacy", fragment_bytes=_PART_BYTES)
+        self.new_member(self.topics[5], more={"content": (XPathFilter(XPATH_1, "boolean(//marked)"),)})
         self.new_member(self.topics[0], form="peer", more={"peer": Peer("world/one", "two")})
-        self.new_member(self.topics[1], more={"pull_point": "pull-point"})
+        self.new_member(self.topics[1], more={"pull_point": PULL_POINT})
+        for number in range(2):
+            self.kernel.spawn(self.kernel.process(f"client {number}", Host("client")), self.pull_forever, "client")
         self.new_member(self.topics[2], more={"trigger": Trigger("t", TopicPath(self.topics[4]))})
         self.server = self.new_member(self.queue, more={"queue": 2})  # it stays
         for _ in range(2):
@@ -200,6 +221,10 @@ class Scenario:
             self.large -= 1
             self.kernel.count("messages of 4 MB")
             said["payload"] = LARGE
+        elif topic == self.topics[3] and self.random.random() < 0.3:
+            said["payload"] = b"<m>" + b"x" * self.random.choice((_PART_BYTES, 3 * _PART_BYTES)) + b"</m>"
+        elif topic == self.topics[5] and self.random.random() < 0.5:
+            said["payload"] = b"<m>%b</m>" % MARK
         elif topic == self.queue:  # some are equal, and merged
             said["payload"] = b"<m>%d</m>" % self.random.choice((0, 1, self.history.numbers))
         self.history.notify(gateway, topic, **said)
@@ -255,6 +280,10 @@ class Scenario:
         for process in list(self.kernel.processes.values()):
             process.kill_at = 0
             process.lag_s = 0.0
+        for host in [*self.history.hosts.values(), self.history.broker.host]:
+            if host.ahead_s:  # with a wrong clock, redriven letters expire again
+                self.kernel.note("clock set")
+                host.ahead_s = 0.0
         self.kernel.sleep(60.0)
         for member in self.members:
             # A killed gateway never answers.
@@ -415,6 +444,30 @@ class Scenario:
 
         if state:
             self.kernel.call(self.random.choice((0.001, 0.5, 20.0, 300.0)), send)
+
+    def pull_forever(self) -> None:
+        """A client of a pull point, with requests to both gateways. Its connection may be cut before it has received an
+        answer, or before the gateway knows that it has."""
+        while True:
+            gateway, answers, waiters = self.gateway(), list[Any](), Waiters(self.kernel)
+            wait_s = self.random.choice((0.0, 5.0, 60.0)) * self.kernel.stretched[-1][1]
+            sends_s, fate = self.random.choice((0.001, 0.01, 0.1, 100.0)), self.random.random()
+
+            def sent(claim: MessageClaim, gateway: GatewayProcess = gateway, fate: float = fate) -> bool:
+                if fate > 0.05:
+                    receipt = Receipt(gateway.process, self.kernel.now, fate < 0.1)
+                    self.history.oracle.received([each.offset for each in claim.messages], receipt)
+                    self.kernel.count("messages fetched from pull points", len(claim.messages))
+                return fate >= 0.1
+
+            def done(result: Any, answers: list[Any] = answers, waiters: Waiters = waiters) -> None:
+                answers.append(result)
+                waiters.notify()
+
+            gateway.pull(PULL_POINT, self.random.choice((1, 3, 100)), wait_s, sends_s, sent, done)
+            if not answers:
+                waiters.wait(wait_s + 120.0)  # a killed gateway never answers
+            self.kernel.sleep(self.random.choice((0.01, 1.0, 10.0)), stretches=True)
 
     def replay(self) -> None:
         pushed = [each for each in self.members if each.subscription.pushed and not each.subscription.queue]

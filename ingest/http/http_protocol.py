@@ -91,6 +91,7 @@ class GatewayProtocol(HttpToolsProtocol):
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
         idle: dict[GatewayProtocol, None],
+        lingering: set[GatewayProtocol],
         makes_room: bool = False,
         **named: Any,
     ) -> None:
@@ -103,6 +104,8 @@ class GatewayProtocol(HttpToolsProtocol):
         # Beyond max_connections these are closed, the first one first: those without a complete request so far and,
         # with `makes_room`, those whose last request is answered.
         self._idle = idle
+        # After their last answer; they take no place of others, and are at most as many as these.
+        self._lingering = lingering
         self._makes_room = makes_room
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
@@ -116,9 +119,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
         if self._handshakes is not None:
             self._handshakes.succeeded += 1
-        most, there = self._limits.max_connections, cast("set[GatewayProtocol]", self.connections)
-        # Refused ones that linger take no place.
-        too_many = len(there) >= most and sum(not each.lingers for each in there) >= most
+        too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         self.flow = _Flow(self)
         self._certificate = transport.get_extra_info("peercert")
@@ -137,6 +138,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         self._idle.pop(self, None)
+        self._lingering.discard(self)
         if self._unread is not None:
             self._unread.cancel()
         if self.client is not None:
@@ -247,7 +249,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._close()
-        elif self._makes_room and not (self._busy or self.lingers):
+        elif self._makes_room and not (self._busy or self._discards_input):
             self._idle[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
@@ -286,6 +288,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._forget_deadline()
         if self.transport.is_closing():
             return
+        if len(self._lingering) >= self._limits.max_connections:
+            self._close()
+            return
+        self.connections.discard(self)
+        self._lingering.add(self)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self._close)
@@ -300,7 +307,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         """Close; a client that does not read the rest of an answer is cut off."""
         self.transport.close()
-        if self._unread is None and self in self.connections:  # not lost yet
+        if self._unread is None and (self in self.connections or self in self._lingering):  # not lost yet
             self._unread = self.loop.call_later(self._send_timeout_s, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -308,11 +315,6 @@ class GatewayProtocol(HttpToolsProtocol):
         if cycle.scope["http_version"] == "1.0":
             app = cast(ASGI3Application, partial(_answer_without_chunks, cycle, app))
         super()._start_asgi_task(cycle, app)
-
-    @property
-    def lingers(self) -> bool:
-        """Whether its last answer has been given."""
-        return self._discards_input and not self._busy
 
     @property
     def _busy(self) -> bool:

@@ -124,6 +124,7 @@ def make_server(
         peers=PeerConnections(limits.connections_per_client, trusted.connection_key),
         send_timeout_s=limits.send_timeout_s,
         idle={},
+        lingering=set(),
     )
     return GatewayServer(app, protocol, settings, tls, trusted)
 
@@ -141,5 +142,7 @@ def make_small_server(
         finally:
             scope[RESERVATION].release()
 
-    protocol = functools.partial(GatewayProtocol, limits=settings, inflight=inflight, idle={}, makes_room=True)
+    protocol = functools.partial(
+        GatewayProtocol, limits=settings, inflight=inflight, idle={}, lingering=set(), makes_room=True
+    )
     return GatewayServer(released, protocol, settings, tls, trusted)

@@ -119,6 +119,7 @@ class BareConnection:
             limits=limits,
             inflight=self._inflight,
             idle=self._idle,
+            lingering=set(),
             send_timeout_s=send_timeout_s,
         )
         self.protocol.app = app

@@ -113,6 +113,10 @@ KEPT_AT_MOST_S = 300
 """The age at which a connection is not used again, however busy. 512 TLS handshakes in this time, one for each
 connection that a worker keeps by default, are 0.4 % of a core."""
 
+LATE_S = 1.0
+"""A deadline noticed later than this has passed during a suspension of the process, or a wait for Kafka: the answers of
+overdue pushes are read first."""
+
 Failure = Literal["", "address", "dns", "connect", "tls", "timeout", "disconnected", "protocol", "internal"]
 """Why there is no complete answer; "" if there is one."""
 

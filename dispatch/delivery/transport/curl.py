@@ -150,6 +150,8 @@ class CurlTransport:
         Returns whether it was called."""
         due_at = min(self._multi.due_at, self._lookups.due_at)
         ready, woken = self._sockets.select(min(timeout_s, max(due_at - time.monotonic(), 0.0)))
+        if time.monotonic() - self._multi.due_at > contract.LATE_S:
+            self._read_late_answers()
         while self._waiting:
             handle = self._waiting.popleft()
             if self._settings.proxy or self._lookups.resolves(handle.host):
@@ -167,6 +169,15 @@ class CurlTransport:
             self._multi.curl.socket_action(descriptor, mask)
         self._multi.run_due()
         return woken
+
+    def _read_late_answers(self) -> None:
+        """libcurl ends overdue pushes before it reads their answers."""
+        for handle in self._active.values():
+            handle.curl.setopt(pycurl.TIMEOUT_MS, 0)
+        self._multi.curl.perform()
+        for handle in self._active.values():
+            handle.waited(handle.waited_s)
+        self._multi.curl.perform()  # the timers of those without an answer are over
 
     def _add(self, handle: _Handle) -> None:
         """Begin the push. libcurl requests its first turn through the timer function."""

@@ -284,19 +284,18 @@ class FuturesTransport:
         end = time.monotonic() + timeout_s
         while True:
             self._end_lookups()
-            if self._stop_overdue():
+            ended = not self._finished.empty()
+            while not self._finished.empty():
+                self._settle(self._finished.get())
+            if self._stop_overdue() or ended or time.monotonic() > end:
                 return
             due_at = min(end, self._lookups.due_at, *(due for due, _ in self._deadlines[:1]))
             try:
                 finished = self._finished.get(timeout=max(due_at - time.monotonic(), 0))
             except queue.Empty:
-                if time.monotonic() >= end:
-                    return
                 continue
             self._settle(finished)
-            while not self._finished.empty():
-                self._settle(self._finished.get())
-            return
+            end = 0.0
 
     def wake(self) -> None:
         self._finished.put(None)
@@ -329,12 +328,16 @@ class FuturesTransport:
         """End the pushes whose time is over; returns their number."""
         now, stopped = time.monotonic(), 0
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, key = heapq.heappop(self._deadlines)
+            due, key = heapq.heappop(self._deadlines)
             push = self._waiting.get(key)
             if push is None:
                 continue
-            if push.submitted + self._settings.total_timeout_s > now:
+            ends = push.submitted + self._settings.total_timeout_s
+            if ends > now:
                 continue  # a later push has the key of an ended one, and a deadline of its own
+            if ends == due < now - contract.LATE_S:
+                heapq.heappush(self._deadlines, (now + contract.LATE_S, key))  # its thread was suspended, too
+                continue
             over_kept = push.over_kept
             push.abort()
             if over_kept and not self._settings.proxy:

@@ -6,6 +6,7 @@ import contextlib
 import email.utils
 import fcntl
 import os
+import select
 import socket
 import ssl
 import sys
@@ -14,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from urllib.parse import quote
 
+import pycurl
 import pytest
 
 from arborcast.core.security.checked_connections import CheckedConnection
@@ -331,6 +334,41 @@ def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, answered: thre
     answered.set()
     transport.close()  # waits for its threads
     assert not receiver.received("/late")
+
+
+@pytest.mark.parametrize("path", ["/in", "/slow/0.5"])
+def test_the_answer_to_a_push_is_read_after_a_suspension(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It may be in the queue of answers, or its thread was suspended, too."""
+    ahead_s = 0.0
+    monkeypatch.setattr(futures, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
+    monkeypatch.setattr(contract, "LATE_S", 60.0)
+    with contextlib.closing(FuturesTransport(PushSettings(), THIS_MACHINE)) as transport:
+        results: list[PushResult] = []
+        transport.submit(PushRequest(receiver.url(path), (), b""), results.append)
+        wait_until(lambda: receiver.received(path), "the push has arrived")
+        if path == "/in":
+            wait_until(lambda: not transport._finished.empty(), "the answer has arrived")
+        ahead_s = 3_600.0
+        finish(transport)
+        assert [(each.status, each.failure) for each in results] == [(202, "")]
+
+
+def test_libcurl_reads_the_answers_to_overdue_pushes_after_a_suspension(receiver: Receiver) -> None:
+    with contextlib.closing(CurlTransport(PushSettings(), THIS_MACHINE)) as transport:
+        answered, hanging = list[PushResult](), list[PushResult]()
+        transport.submit(PushRequest(receiver.url("/slow/0.5"), (), b""), answered.append)
+        transport.submit(PushRequest(receiver.url("/hang"), (), b""), hanging.append)
+        while len(receiver.requests) < 2:
+            transport.drive(0.01)
+        assert select.select([*transport._sockets._receivers], [], [], 120)[0]
+        for handle in transport._active.values():
+            handle.curl.setopt(pycurl.TIMEOUT_MS, 1)
+            handle._settings = PushSettings(connect_timeout_s=0.001, total_timeout_s=0.001)
+        transport._multi.due_at = 0.0
+        finish(transport)
+        assert [(each.status, each.failure) for each in (*answered, *hanging)] == [(202, ""), (0, "timeout")]
 
 
 def test_a_push_waits_no_longer_than_its_time_for_a_thread(

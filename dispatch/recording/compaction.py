@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from arborcast.core.threads import Service
 from arborcast.dispatch.tables.delta_table import COMMIT_TURNS, WRITER
 from arborcast.dispatch.tables.spec import Location, open_table, options_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 # Minimum number of small files for a compaction.
 _FEWEST_FILES = 8
 
-# The process ends after this time, for instance if the storage of the tables hangs: the next upkeep tries again.
+# A compaction ends after this time, for instance if the storage of the tables hangs: the next upkeep tries again.
 _LONGEST_S = 4 * 3600.0
 
 # A process with this nice value gets a tenth of the CPU time of one with the value 0.
@@ -94,11 +95,23 @@ class SparkCompactor:
 
         for bound in ("max", "min"):
             self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
+        context, group = self._spark.sparkContext, f"compaction of {location}, up to {_LONGEST_S:g} s"
+        context.setJobGroup(group, "compaction")
+
+        def cancel() -> float:
+            context.cancelJobGroup(group)
+            return _LONGEST_S
+
+        limit = Service("compaction-limit", cancel, delay_s=_LONGEST_S)
         # The two libraries do not know each other's pending commits: on a store that allows overwriting, a commit of
         # the writer would be lost.
         with COMMIT_TURNS[location]:
-            optimize = SparkTable.forPath(self._spark, location).optimize()
-            (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
+            limit.start()
+            try:
+                optimize = SparkTable.forPath(self._spark, location).optimize()
+                (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
+            finally:
+                limit.stop()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from arborcast.dispatch.logs.attempts import encode
+from arborcast.dispatch.recording import compaction
 from arborcast.dispatch.recording.compaction import SparkCompactor
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.source import remove_checkpoint
@@ -19,6 +21,7 @@ from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from tests.support.realtime_setup import SETTINGS
 from tests.support.table_rows import attempt
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -60,6 +63,32 @@ def test_spark_compacts_while_the_writer_commits(tmp_path: Path, spark: SparkSes
     }
     assert any(engine.startswith("Apache-Spark") for engine in engines)
     assert spark.read.format("delta").load(location).count() == written
+
+
+def test_a_compaction_that_hangs_is_cancelled(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for task slots here."""
+    monkeypatch.setattr(compaction, "_LONGEST_S", 1.0)
+    table, free = DeltaTableWriter(ATTEMPTS, str(tmp_path / "attempts")), tmp_path / "free"
+    for number in range(9):
+        table.extend(rows_of([encode(attempt(f"n{number}", "s", "delivered"))]), {})
+
+    def hold(number: int) -> None:
+        (tmp_path / f"{number}.held").touch()
+        while not free.exists():
+            time.sleep(0.1)
+
+    slots = spark.sparkContext.defaultParallelism
+    holding = threading.Thread(target=lambda: spark.sparkContext.range(0, slots, 1, slots).foreach(hold))
+    holding.start()
+    try:
+        wait_until(lambda: len([*tmp_path.glob("*.held")]) == slots, "tasks have all slots")
+        with pytest.raises(Exception, match="cancelled job group compaction of"):
+            SparkCompactor(spark, slots)(table.location, "", 1 << 20)
+    finally:
+        free.touch()
+        holding.join()
 
 
 def test_a_checkpoint_is_in_a_data_directory_of_any_name(tmp_path: Path, spark: SparkSession) -> None:

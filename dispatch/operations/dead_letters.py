@@ -99,9 +99,10 @@ class DeadLetterAdmin:
         return done
 
     def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]], why: str = "its message was purged") -> int:
-        """Purge these letters; returns their number. Their deliveries stay dead."""
+        """Purge these letters; returns their number. Their deliveries stay dead. Letters that another process has
+        redriven or purged meanwhile are omitted."""
         done = 0
-        for some in _chunks(letters):
+        for some in map(self._present, _chunks(letters)):
             now_ms = time_ms()
             for _, letter in some:
                 purged = failed("purged", f"{why}; given up with {letter.error or letter.state}: {letter.detail}")

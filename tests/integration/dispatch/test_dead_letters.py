@@ -159,8 +159,9 @@ def test_two_letters_of_a_delivery_are_redriven_once(kafka_settings: KafkaSettin
     assert [each.notification.id for each in waiting(kafka_settings)] == ["n1"]
 
 
-def test_a_letter_that_another_process_redrives_is_redriven_once(
-    kafka_settings: KafkaSettings, buried: DeadLetterLog
+@pytest.mark.parametrize(("action", "left"), [("redrive", ["n2"]), ("purge", [])])
+def test_a_letter_that_another_process_redrives_is_omitted(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog, action: str, left: list[str]
 ) -> None:
     write_dead_letter(buried, letter("n1"), letter("n2"))
     everything = LetterConditions()
@@ -170,8 +171,8 @@ def test_a_letter_that_another_process_redrives_is_redriven_once(
         with closing(ParkingLog(kafka_settings)) as parking:  # delivered
             parking.finished(waiting(kafka_settings)[0].delivery, tried=True)
             parking.settle(120)
-        assert desk.redrive(read) == 1
-    assert [each.notification.id for each in waiting(kafka_settings)] == ["n2"]
+        assert getattr(desk, action)(read) == 1
+    assert [each.notification.id for each in waiting(kafka_settings)] == left
     assert [each.notification for each in attempts_in(kafka_settings)] == ["n1", "n2"]
 
 

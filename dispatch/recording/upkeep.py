@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.compaction import Joiner, join_bytes, join_in_process
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.tables.delta_table import REWRITE_TURNS
+from arborcast.dispatch.tables.delta_table import COMMIT_TURNS, REWRITE_TURNS, append
 from arborcast.dispatch.tables.repair import delete_removed
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 
@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 # A clock further ahead of the rows may be wrong: old days are deleted later.
 _AHEAD = timedelta(days=2)
-_POSTPONED_S = 86_400.0
+_POSTPONED_S = 86_400
+
+# The name of the time (s) since which the clock is that far ahead, 0 if it is not. It is stored in the table: an engine
+# may run for some hours a day.
+_AHEAD_SINCE = "clock-ahead-since"
 
 # A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
@@ -47,7 +51,6 @@ class Upkeep(Work):
         unused_hours: int = 24,
         old: str = "",
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`days` is the retention of rows, None for ever. `old` is the condition of the rows to remove, with {} for a
         time; without it whole days are removed."""
@@ -59,8 +62,6 @@ class Upkeep(Work):
         self._unused_hours = unused_hours
         self._old = old
         self._clock = clock
-        self._monotonic = monotonic
-        self._ahead_since: float | None = None  # by the monotonic clock
         self._deleted_at = -1  # the version after the last deletion
         self._again_at = 0.0  # the time of a further deletion at this version
 
@@ -87,7 +88,7 @@ class Upkeep(Work):
 
     def _rewrites(self, table: DeltaTable) -> Iterator[Callable[[], None]]:
         if self._days is not None:
-            yield partial(self._delete_old, table, self._now(table, self._days) - timedelta(days=self._days))
+            yield partial(self._delete_old, table, self._days)
         for day, sizes in _file_sizes(table).items():
             if joined := join_bytes(sizes, MERGED_TARGET_BYTES if self._spec.key else TARGET_BYTES):
                 yield partial(self._join, self._location, day, joined)
@@ -95,15 +96,18 @@ class Upkeep(Work):
     def _now(self, table: DeltaTable, kept: int) -> datetime:
         """The time of the clock. While it is far ahead of the days of the table, that of these days, for a day. The
         newest day is not counted: its rows may be of the wrong clock."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        at = int(self._clock())
+        now = datetime.fromtimestamp(at, UTC)
         days = sorted(_days(table)) if self._spec.partition_by else []
         newest = days[-2:]
+        since = table.transaction_version(_AHEAD_SINCE) or 0
         if not days or now.date() <= newest[0] + _AHEAD or now.date() <= days[0] + timedelta(days=kept):
-            self._ahead_since = None
+            if since:
+                self._note_ahead(table, 0)
             return now
-        at = self._monotonic()
-        if self._ahead_since is None:
-            self._ahead_since = at
+        if not 0 < since <= at:
+            since = at
+            self._note_ahead(table, since)
             logger.warning(
                 "%s: the clock shows %s, and the second newest day of the table is %s: older days are deleted after a "
                 "day. Correct the clock if it is wrong",
@@ -111,8 +115,12 @@ class Upkeep(Work):
                 now.isoformat(timespec="seconds"),
                 newest[0],
             )
-        is_over = at >= self._ahead_since + _POSTPONED_S
+        is_over = at >= since + _POSTPONED_S
         return now if is_over else datetime.combine(newest[0] + _AHEAD, datetime.min.time(), UTC)
+
+    def _note_ahead(self, table: DeltaTable, since: int) -> None:
+        with COMMIT_TURNS[self._location]:
+            append(table, pa.schema(table.schema().to_arrow()).empty_table(), {_AHEAD_SINCE: since})
 
     def _delete_unused(self) -> None:
         # A listing costs the size of the table, a deletion two commits: after a change, and once more when the files
@@ -125,7 +133,8 @@ class Upkeep(Work):
             self._deleted_at = open_table(self._location).version()
             self._again_at = now + self._unused_hours * 3600 if changed else math.inf
 
-    def _delete_old(self, table: DeltaTable, before: datetime) -> None:
+    def _delete_old(self, table: DeltaTable, kept: int) -> None:
+        before = self._now(table, kept) - timedelta(days=kept)
         if self._old:
             table.delete(self._old.format(before.isoformat()))
         elif any(day < before.date() for day in _days(table)):

@@ -127,7 +127,7 @@ class DeltaTableWriter:
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Append new rows, possibly none: the writer has read its progress since its start."""
-        self._write(lambda table: _append(table, _aligned(rows, table), progress))
+        self._write(lambda table: append(table, _aligned(rows, table), progress))
 
     def replace(self, rows: pa.Table, progress: Mapping[str, int], where: str | None = None) -> None:
         """Replace all rows, or those that fulfil a condition, by these."""
@@ -163,7 +163,7 @@ class DeltaTableWriter:
             if removed:
                 _overwrite(table, rows, progress, one_of(key, {*new, *removed}))
             else:
-                _append(table, rows, progress)
+                append(table, rows, progress)
 
         self._write(replace)
 
@@ -206,7 +206,7 @@ def _commit(progress: Mapping[str, int]) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(writer, batch) for writer, batch in progress.items()])
 
 
-def _append(table: DeltaTable, rows: pa.Table, progress: Mapping[str, int]) -> None:
+def append(table: DeltaTable, rows: pa.Table, progress: Mapping[str, int]) -> None:
     write_deltalake(table, rows, mode="append", writer_properties=WRITER, commit_properties=_commit(progress))
 
 

@@ -171,19 +171,19 @@ def test_a_clock_far_ahead_deletes_old_days_only_after_a_day(tmp_path: Path, cap
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     # The last row is of the wrong clock.
     table.extend(ENDPOINT_HEALTH.arrow([health_row(day, "e") for day in (0, 2, 10, 11, 400)]), {})
-    now, uptime = Clock(datetime(2027, 2, 5, tzinfo=UTC).timestamp()), Clock(0.0)
-    upkeep = Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=11, clock=now, monotonic=uptime)
+    now = Clock(datetime(2027, 2, 5, tzinfo=UTC).timestamp())
 
-    def days() -> list[int]:
-        upkeep.step()
+    def days_after(seconds: int) -> list[int]:
+        now.after(seconds)
+        Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=11, clock=now).step()  # an engine that runs for minutes
         return [(day - date(2026, 1, 1)).days for (day,) in read(tmp_path, "day")]
 
-    assert days() == [2, 10, 11, 400]
-    uptime.after(86_399)
-    assert days() == [2, 10, 11, 400]
+    assert days_after(0) == [2, 10, 11, 400]
+    assert days_after(86_399) == [2, 10, 11, 400]
     assert [each.message.partition(":")[0] for each in caplog.records] == ["upkeep of endpoint_health"]
-    uptime.after(1)
-    assert days() == [400]
+    assert days_after(-390 * 86_400) == [2, 10, 11, 400], "it is corrected"
+    assert days_after(390 * 86_400) == [2, 10, 11, 400]
+    assert days_after(86_400) == [400]
 
 
 @pytest.mark.parametrize(

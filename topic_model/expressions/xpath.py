@@ -99,8 +99,15 @@ def _topic_set_of(path: TopicPath) -> etree._Element:
     return topic_set((path,))
 
 
+@lru_cache(maxsize=256)
+def _kept(_normal: str) -> list[XPathPattern]:
+    """The place of a pattern in the cache, empty at first."""
+    return []
+
+
 def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:
-    """Check and compile an expression with the declarations in scope. Raises ExpressionError."""
+    """Check and compile an expression with the declarations in scope, and keep it for `parse_normal`. Raises
+    ExpressionError."""
     scanner = _Scanner(text, namespaces)
     branches, used = scanner.branches(), scanner.used
     segments = tuple(_compile(branch, used, text) for branch in branches)
@@ -110,12 +117,15 @@ def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:
     stripped = text.strip()
     normal = XPATH_SCHEME + _encoder.encode(_Normal(used, stripped)).decode()
     path_only = all(branch.path_only for branch in branches)
-    return XPathPattern(normal, stripped, tuple(sorted(used.items())), path_only, segments)
+    pattern = XPathPattern(normal, stripped, tuple(sorted(used.items())), path_only, segments)
+    _kept(normal)[:] = [pattern]
+    return pattern
 
 
-@lru_cache(maxsize=256)
 def parse_normal(normal: str) -> XPathPattern:
     """The pattern of a normal form, cached. Raises ExpressionError."""
+    if kept := _kept(normal):
+        return kept[0]
     try:
         parts = _decoder.decode(normal.removeprefix(XPATH_SCHEME))
     except msgspec.DecodeError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model import expressions
-from arborcast.topic_model.expressions import XPATH, XPathPattern
+from arborcast.topic_model.expressions import XPATH, XPathPattern, xpath
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
@@ -149,3 +149,10 @@ def test_the_normal_form_has_all_declarations_of_the_expression() -> None:
     assert parsed.namespaces == {"tns": "urn:t"}
     assert expressions.compile_normal(parsed.normal) == _compile("//tns:a/b")
     assert _compile("//tns:a/b") != _compile("//x:a/b")
+
+
+def test_an_expression_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    filters = [expressions.parse(f" //tns:once{n}[b] ", XPATH, NAMESPACES) for n in range(3)]
+    monkeypatch.setattr(xpath, "parse_xpath", lambda *_: pytest.fail("compiled again"))
+    for each in filters:
+        assert expressions.compile_normal(each.normal).normal == each.normal

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.progress import LoggedProgress
@@ -29,8 +31,9 @@ logger = logging.getLogger(__name__)
 Lane = tuple[str, str]
 """A subscription and a topic, or "" for all of them."""
 
-Passed = Mapping[int, Mapping[Lane, int]]
-"""For each partition, the times before which messages do not pass."""
+Passed = Mapping[int, bytes]
+"""For each partition, the times before which messages do not pass, encoded: all tasks get all of it in each round, and
+each decodes only that of its own partitions."""
 
 # Clocks of gateways differ by less: an interval that ended this long ago has no effect.
 _ENDED_MS = 10_000
@@ -40,6 +43,9 @@ _FEWEST = 1_000
 # Stored intervals of all partitions, in a worker or during recovery: some tens of megabytes. Beyond it those that end
 # first are forgotten, so one more message passes.
 _MOST = 100_000
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[Lane, int]).decode
 
 
 class Intervals:
@@ -57,7 +63,7 @@ class Intervals:
         interval."""
         known = self.passed.get(partition)
         if known is None:
-            known = self.passed[partition] = dict(self._before.get(partition, {}))
+            known = self.passed[partition] = decoded(self._before, partition)
         lane, interval_ms = lane_of(subscription.id, subscription.policy, topic), subscription.policy.interval_ms
         # A message from long before the last one that passed: the clock was put back, and the interval is over.
         if -CLOCKS_APART_MS <= accepted_ms - (known.get(lane, 0) - interval_ms) < interval_ms:
@@ -81,6 +87,15 @@ def _remove_first(known: dict[Lane, int], most: int) -> None:
     if len(known) > most:
         for lane in sorted(known, key=known.__getitem__)[: len(known) - most // 2]:
             del known[lane]
+
+
+def encoded(passed: Mapping[int, Mapping[Lane, int]]) -> dict[int, bytes]:
+    return {partition: _encode(known) for partition, known in passed.items()}
+
+
+def decoded(passed: Passed, partition: int) -> dict[Lane, int]:
+    known = passed.get(partition)
+    return {} if known is None else _decode(known)
 
 
 def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> Lane:
@@ -140,7 +155,7 @@ def read_passed(kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], po
     longest_ms = max((each.interval_ms for each in policies.values()), default=0)
     passed: dict[int, dict[Lane, int]] = {}
     if not longest_ms:
-        return passed
+        return {}
     since_ms = _accepted_ms(kafka, positions) - CLOCKS_APART_MS
     near_ms = min(longest_ms, _AT_LEAST_MS)
     with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
@@ -155,7 +170,7 @@ def read_passed(kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], po
                 fold(passed, _evaluations(log, firsts, ends), positions, policies)
     except InfrastructureError as error:
         logger.warning("minimum intervals of more than %d s start again: %s", near_ms // 2_000, error)
-    return passed
+    return encoded(passed)
 
 
 def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Evaluation]:

@@ -15,6 +15,7 @@ from pyspark.accumulators import Accumulator
 
 from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
+from arborcast.dispatch.hot.intervals import encoded
 from arborcast.dispatch.hot.recovered import OutcomeEnds, RecoveredDeliveries, parked_in_batch, settled_in_batch
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
 from arborcast.dispatch.hot.task import PartitionTask, TaskJob
@@ -129,7 +130,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
             if task.left is not None:
                 report.done, report.left = dict.fromkeys(taken.done, task.left - 1), True
             report.read, report.size, report.unread = taken.read, taken.size, taken.unread
-            report.passed = task.intake.intervals.passed
+            report.passed = encoded(task.intake.intervals.passed)
             report.reach = held.take_reach()
             report.gone |= gone
             report.repeated = _is_repeated()

@@ -30,8 +30,8 @@ class PartitionReport:
     notifications: int = 0
     deliveries: int = 0
     thinned: int = 0
-    # By partition, then by subscription and topic: the start of the current minimum interval.
-    passed: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
+    # By partition: the minimum intervals, encoded.
+    passed: dict[int, bytes] = field(default_factory=dict)
     # By subscription and topic with a deadline: when the last match was accepted.
     matched: dict[tuple[str, str], int] = field(default_factory=dict)
     # By partition: the offsets of this round; `rest`: there are more behind them.

@@ -13,7 +13,7 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.intervals import read_passed
+from arborcast.dispatch.hot.intervals import decoded, read_passed
 from arborcast.dispatch.hot.recovered import (
     OutcomeEnds,
     OutcomeLogs,
@@ -185,7 +185,7 @@ def test_passed_notifications_are_read_back_up_to_a_run(
         log.settle(120)
 
     def recalled(position: int) -> dict[tuple[str, str], int]:
-        return dict(read_passed(kafka_settings, policies, {0: position}).get(0, {}))
+        return decoded(read_passed(kafka_settings, policies, {0: position}), 0)
 
     assert recalled(0) == {}
     assert recalled(2) == {("short", "a"): now_ms - 900_000 + 500, ("long", ""): now_ms - 900_000 + 86_400_000}

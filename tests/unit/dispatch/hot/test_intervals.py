@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.intervals import IntervalPolicies, Intervals, Passed, fold
+from arborcast.dispatch.hot.intervals import IntervalPolicies, Intervals, Passed, encoded, fold
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
 from arborcast.dispatch.matching.view import ControlState
@@ -108,7 +108,7 @@ def test_intervals_are_independent_of_batches_and_crashes(
     }
     written: list[Evaluation] = []
     at = dict.fromkeys(log, 0)
-    passed: dict[int, Mapping[tuple[str, str], int]] = {}
+    passed: Passed = {}
     for first, second, how in [*plan, (1.0, 1.0, "next")]:
         ends = positions_of(log, (first, second))
         run = Run(passed)
@@ -119,7 +119,7 @@ def test_intervals_are_independent_of_batches_and_crashes(
         written += run.evaluations()
         if how == "next":
             # The reports of a batch or a round.
-            passed = {**passed, **run.intervals.passed}
+            passed = {**passed, **encoded(run.intervals.passed)}
             at = {number: max(at[number], ends[number]) for number in log}
         elif how == "restart":
             # The driver crashes too: the settled offsets are anywhere up to the end of the run.
@@ -130,11 +130,11 @@ def test_intervals_are_independent_of_batches_and_crashes(
         # "again": a worker dies, and the same offsets are read again.
 
 
-def recalled(written: Sequence[Evaluation], at: Mapping[int, int]) -> dict[int, Mapping[tuple[str, str], int]]:
+def recalled(written: Sequence[Evaluation], at: Mapping[int, int]) -> Passed:
     passed: dict[int, dict[tuple[str, str], int]] = {}
     fold(passed, reversed(written), at, POLICIES)
     fold(passed, written, at, POLICIES)  # idempotent
-    return dict(passed)
+    return encoded(passed)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,12 @@ def test_policies_from_the_control_log() -> None:
     assert policies.policies() == POLICIES
     state.apply(SubscriptionEnded("all", "unsubscribed", 1))
     assert policies.policies() == {"each": EACH.policy}
+
+
+def test_a_task_decodes_the_intervals_of_its_own_partitions() -> None:
+    """Each round sends those of all partitions to all tasks."""
+    before = Intervals({**encoded({0: {("each", "a"): 2_000}}), 1: b"of another task"})
+    assert [before.passes(EACH, 0, TopicPath("a"), at_ms) for at_ms in (1_999, 2_000)] == [False, True]
 
 
 def test_memory_for_intervals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HE
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.intervals import fold
+from arborcast.dispatch.hot.intervals import encoded, fold
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, WRITE_S, Attempt, Evaluation
@@ -400,7 +400,7 @@ class Histories(RuleBasedStateMachine):
             settings=SETTINGS,
             number=run,
             recovered=known,
-            passed=passed,
+            passed=encoded(passed),
             began_s=self.setup.now_ms / 1000,
             again=again if since >= 0 else {},
             since=since,

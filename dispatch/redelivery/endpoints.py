@@ -97,12 +97,13 @@ class Endpoints:
             self._publish(OperatorEvent("breaker-closed", now_ms, endpoint))
         return self.unblock(endpoint)
 
-    def block(self, lane: str, endpoint: str) -> None:
-        """The lane waits until the endpoint's probe is due, or has an outcome."""
+    def block(self, lane: str, endpoint: str, now_ms: int) -> None:
+        """The lane waits until the endpoint may be probed, or its probe has an outcome."""
         self._blocked.setdefault(endpoint, {}).setdefault(lane)
         health = self.health.get(endpoint)
         if health.breaker == "open":
-            self._probes.set_by(endpoint, health.probe_at_ms)
+            # After the clock was put back the probe is due before its time.
+            self._probes.set_by(endpoint, now_ms if health.may_try(now_ms) else health.probe_at_ms)
 
     def blocked(self, endpoint: str) -> list[str]:
         return list(self._blocked.get(endpoint, ()))

@@ -450,7 +450,7 @@ class Redelivery:
     # The endpoint
 
     def _block(self, lane: RetryLane, now_ms: int) -> None:
-        self._endpoints.block(lane.name, lane.endpoint)
+        self._endpoints.block(lane.name, lane.endpoint, now_ms)
         if not lane.failing:
             lane.failing = True
             self._context.publish(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))

@@ -132,7 +132,7 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
             redeliverer.batch_done([failed])
             waiting.enter(scopes_of(endpoint))
             assert waiting.wait(one.id, scopes_of(endpoint))
-            endpoints.block(one.id, endpoint)
+            endpoints.block(one.id, endpoint, 0)
             redeliverer.lanes.for_workers()[0]
             if number % 100 == 0:
                 assert health.degraded() == health.watched() == {endpoint}

@@ -227,6 +227,18 @@ def test_probes_of_unreachable_endpoints_delay_no_other_lane() -> None:
     assert len({each.subscription for each in setup.arrivals[probed:]}) == 31, "all are probed"
 
 
+def test_more_endpoints_than_probes_at_a_time_after_the_clock_is_set_back() -> None:
+    setup = Setup(push=PushSettings(max_in_flight=4))
+    for name in "abcdefg":
+        setup.subscribe(name)
+        setup.open_breaker(name)
+        setup.park(name, "n")
+    setup.run(1)
+    setup.set_clock(-HOUR_MS)
+    setup.run(10_000)
+    assert setup.states() == {(name, "n"): "delivered" for name in "abcdefg"}
+
+
 def test_answers_are_quick_within_half_of_batch_wait_s() -> None:
     setup = Setup(retry=retry(batch_wait_s=2.0))
     for name, duration_s in (("quick", 1.0), ("slow", 1.001)):

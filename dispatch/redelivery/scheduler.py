@@ -168,6 +168,14 @@ class Redelivery:
         for name in self._store.lose_all(now_ms):
             self._lanes.turns.set(name, now_ms)
 
+    def continue_failing(self) -> None:
+        """The health of endpoints is restored: for lanes behind an open breaker an earlier session has published the
+        event."""
+        for lane in self._lanes.values():
+            subscription = self._context.subscriptions.subscription(lane.name)
+            endpoint = "" if subscription is None else subscription.consumer.address
+            lane.failing = self._endpoints.health.get(endpoint).breaker != "closed"
+
     def found(self, name: str) -> None:
         now_ms = self._clock.now_ms()
         if queue_topic(name) is not None:

@@ -164,6 +164,7 @@ class RedeliverySession:
             self._memory.restore()
         else:
             self.redelivery.kafka_was_unavailable(parts.kafka.request_timeout_s)
+        self.redelivery.continue_failing()
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 

@@ -178,6 +178,22 @@ def test_probes_of_an_unreachable_endpoint_do_not_count() -> None:
     assert [event.kind for event in setup.events[2:]] == ["breaker-closed", "subscription-recovered"]
 
 
+@pytest.mark.parametrize(("answer", "kinds"), [(REFUSED, []), (OK, ["breaker-closed", "subscription-recovered"])])
+def test_a_start_publishes_no_failure_again(answer: PushResult, kinds: list[str]) -> None:
+    setup = one(REFUSED)
+    setup.open_breaker("s")
+    setup.park("s", "n")
+    setup.run(10_000)
+    assert [event.kind for event in setup.events] == ["subscription-failing"]
+
+    setup.restart()
+    setup.open_breaker("s")
+    setup.redelivery.continue_failing()
+    setup.answers("s", answer)
+    setup.run(10_000)
+    assert [event.kind for event in setup.events[1:]] == kinds
+
+
 def test_lanes_of_an_endpoint_probe_it_in_turn() -> None:
     setup = Setup()
     for name in ("a", "b", "c"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.dispatch.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -225,10 +226,12 @@ def quoted(text: str) -> str:
 
 
 def newest(table: DeltaTable, column: str) -> datetime | None:
-    """The latest time of a column, from its files' statistics; None without any."""
+    """The latest time of a column, from its files' statistics; None without any. Times in the future, of a clock that
+    was ahead, count only if there are no others."""
     files = table.get_add_actions(flatten=True)
     name = f"max.{column}"
     if name not in files.column_names:
         return None
     times: list[datetime] = [each for each in files.column(name).to_pylist() if each is not None]
-    return max(times, default=None)
+    until = datetime.now(UTC) + timedelta(milliseconds=CLOCKS_APART_MS)
+    return max((each for each in times if each <= until), default=max(times, default=None))

@@ -118,7 +118,8 @@ def test_the_newest_time_and_the_most_tried_of_several_days(engine: Tables, tmp_
     day = 86_400_000
     often = [attempt("n1", f"s{number}", "delivered") for number in range(3)]
     record(tmp_path, *often, attempt("n2", "s", "delivered", day), attempt("n3", "s", "delivered", day))
-    record(tmp_path, attempt("n3", "t", "delivered", day))
+    record(tmp_path, attempt("n3", "t", "delivered", day), offset=1)
+    record(tmp_path, attempt("n4", "s", "delivered", 36_500 * day), offset=2)  # by a clock that was ahead
     assert engine.newest() == NOON + timedelta(days=1)
     assert engine.most_tried() == "n3"
 

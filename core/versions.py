@@ -7,6 +7,7 @@ change that an older reader must not ignore needs a new version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -55,19 +56,13 @@ class VersionedCodec(Generic[_V]):
             found = self._decode(value)
         except _DAMAGED as error:
             # A newer version may be undecodable here; its error must not be "damaged".
-            self._refuse_newer(self._version_of(value), key)
+            with suppress(*_DAMAGED):
+                self._refuse_newer(self._decode_version(value).v, key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
         # A newer record may be decodable since unknown fields are ignored; those fields might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
-
-    def _version_of(self, value: bytes) -> int:
-        """The version of a value; 0 if it cannot be read."""
-        try:
-            return int(self._decode_version(value).v)
-        except _DAMAGED:
-            return 0
 
     def _refuse_newer(self, version: int, key: bytes | None) -> None:
         if version > self.version:

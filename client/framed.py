@@ -24,7 +24,6 @@ import tomllib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -349,7 +348,7 @@ def answer(future: Future[Frame], timeout_s: float) -> Frame:
     """Wait for the answer. Raises FaultReceived or BrokerUnavailable."""
     try:
         frame = future.result(timeout_s)
-    except FutureTimeout as error:
+    except TimeoutError as error:
         raise BrokerUnavailable(f"no answer within {timeout_s:g} s", None) from error
     if frame.kind == FrameKind.ERROR:
         body = frames.read_body(frame, frames.ErrorBody)

@@ -9,7 +9,8 @@ One partition, so every fold of the log (`topic_model.projections.open_messages`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -101,21 +102,10 @@ _MAX_RANGES = 50
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text for messages: `0-3 5 8`, shortened after many gaps."""
     written: list[str] = []
-    for first, last in _runs(numbers):
+    for _, together in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         if len(written) == _MAX_RANGES:
             written.append("…")
             break
-        written.append(str(first) if first == last else f"{first}-{last}")
+        run = [number for _, number in together]
+        written.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
     return " ".join(written)
-
-
-def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first = last = -2
-    for number in numbers:
-        if number != last + 1:
-            if last >= 0:
-                yield first, last
-            first = number
-        last = number
-    if last >= 0:
-        yield first, last

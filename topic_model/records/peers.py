@@ -103,25 +103,8 @@ _interests = VersionedCodec(Interest, "an interest of another engine", _VERSION,
 def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
     """The body of a push over a link."""
     forwarded = [
-        Forwarded(
-            id=each.original_id,
-            topic=each.topic,
-            payload=each.payload,
-            path=(*each.path, peer.own),
-            producer=each.producer,
-            publisher=each.publisher,
-            priority=each.priority,
-            valid_until_ms=each.valid_until_ms,
-            type=each.type,
-            reliable=each.reliable,
-            traceparent=each.traceparent,
-            prefixes=each.prefixes,
-            subject=each.subject,
-            package=each.package,
-            cause=each.cause,
-            hops=each.hops,
-            distribution=each.distribution,
-            triggers_left=each.triggers_left,
+        msgspec.structs.replace(
+            msgspec.convert(each, Forwarded, from_attributes=True), id=each.original_id, path=(*each.path, peer.own)
         )
         for each in notifications
     ]

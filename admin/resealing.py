@@ -61,8 +61,8 @@ class SealedSecrets:
         match record:
             case SecretsResealed(id=name):
                 self._resealed.add(name)
-            case Tombstone(key=key):
-                self._resealed.discard(key.removeprefix("seal:"))
+            case Tombstone(subject=("seal", name)):
+                self._resealed.discard(name)
 
     def plan(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
         """The records that reseal every secret with the first key, and the records' subjects."""

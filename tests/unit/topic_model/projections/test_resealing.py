@@ -137,3 +137,10 @@ def test_a_plan_excludes_secrets_that_cannot_be_opened() -> None:
     assert (records, report.secrets) == ([Tombstone.of("seal", "s")], 0)
     secrets.apply(*records)
     assert secrets.plan(BOTH)[0] == []
+
+
+def test_resealed_secrets_of_a_removed_camera_remain_until_their_own_null() -> None:
+    secrets = SealedSecrets()
+    for each in (SecretsResealed("camera:gate", {"old:1": "new:1"}), Tombstone.of("camera", "gate")):
+        secrets.apply(each)
+    assert secrets.plan(NEW)[0] == [Tombstone.of("seal", "camera:gate")]

@@ -198,7 +198,7 @@ class Connection:
         self.timeout_s = timeout_s
         self.lost = threading.Event()
         self._wire = wire
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
         self._answers: dict[int, Future[Frame]] = {}
         self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
         self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
@@ -250,7 +250,7 @@ class Connection:
         future: Future[Frame] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            number = next(self._numbers) % 2**32
+            number = next(self._numbers) % (2**32 - 1) + 1  # 0 is for errors of the connection
         data = frames.encode(kind, number, body, flags)
         size = len(data) - frames.HEAD_BYTES
         if size > self._max_frame_bytes:

@@ -37,7 +37,7 @@ class BrokerSession:
     def __init__(self, transport: Transport, retries: Retries, proof: tuple[str, str] = ("", "")) -> None:
         """`proof` is an address, and the Authorization header for requests to its host and port only."""
         self._transport = transport
-        self._proof = (_origin(proof[0]), proof[1])
+        self._proof = (urlsplit(proof[0])[:2], proof[1])
         self._retries = retries
         self._closing = threading.Event()
 
@@ -78,7 +78,7 @@ class BrokerSession:
     def proof_for(self, address: str) -> dict[str, str]:
         """The Authorization header for this address; empty for hosts other than the broker."""
         origin, authorization = self._proof
-        return {"Authorization": authorization} if authorization and _origin(address) == origin else {}
+        return {"Authorization": authorization} if authorization and urlsplit(address)[:2] == origin else {}
 
     def perform(self, call: Call[ResultT], soap: SoapVersion) -> ResultT:
         """The call's result. Raises ClientError."""
@@ -115,11 +115,6 @@ def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
             return call.read(None)
         raise
     return call.read(reply)
-
-
-def _origin(address: str) -> tuple[str, str]:
-    parts = urlsplit(address)
-    return parts.scheme, parts.netloc
 
 
 def _authorization(credentials: Credentials | None) -> str:

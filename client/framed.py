@@ -389,7 +389,7 @@ class Session:
             self._thread = start_thread("framed-session", self._run)
         consumer = Consumer(self._connection, receipt.id)
         self._connection.handle(
-            receipt.id, lambda frame, message: self._work.put(lambda: _deliver(self, frame, message, on_message))
+            receipt.id, lambda frame, message: self._work.put(lambda: self._deliver(frame, message, on_message))
         )
         return consumer
 
@@ -399,25 +399,20 @@ class Session:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._connection.timeout_s)
 
-    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
-        """See Connection.reply."""
-        self._connection.reply(kind, number, body)
-
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
 
-
-def _deliver(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
-    message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
-    try:
-        on_message(message)
-    except Exception as error:
-        logger.exception("a handler failed; message %s is sent again", message.id)
-        # Escaped: the name of a file may have surrogates, which cannot be encoded.
-        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(printable(str(error))[:500]))
-    else:
-        session.reply(FrameKind.ACK, frame.correlation)
+    def _deliver(self, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
+        message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
+        try:
+            on_message(message)
+        except Exception as error:
+            logger.exception("a handler failed; message %s is sent again", message.id)
+            # Escaped: the name of a file may have surrogates, which cannot be encoded.
+            self._connection.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(printable(str(error))[:500]))
+        else:
+            self._connection.reply(FrameKind.ACK, frame.correlation)
 
 
 class Producer:

@@ -61,17 +61,16 @@ class SignedWith:
     While a secret is being replaced, pass both. The constructor raises SecretError for an invalid secret.
     """
 
-    def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S, now: Callable[[], float] = time.time) -> None:
-        self._keys = tuple(key_of(secret) for secret in secrets)
+    def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S) -> None:
+        self.trust(*secrets)
         self._tolerance_s = tolerance_s
-        self._now = now
 
     def trust(self, *secrets: str) -> None:
         """Replace the accepted secrets."""
         self._keys = tuple(key_of(secret) for secret in secrets)
 
     def __call__(self, headers: Mapping[str, str], body: bytes) -> None:
-        check(self._keys, headers, body, self._now(), self._tolerance_s)
+        check(self._keys, headers, body, time.time(), self._tolerance_s)
 
 
 # Envelope, Body, Notify or GetMessagesResponse, NotificationMessage, Message, payload.

@@ -26,7 +26,6 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
@@ -403,11 +402,6 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
-    """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
-    unreadable record."""
-    if value is None:
-        try:
-            return Tombstone(key.decode())
-        except UnicodeDecodeError as error:
-            raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
-    return _codec.decode(value, key).record
+    """The record of a Kafka key and value. Raises RecordVersionError for a newer version, InfrastructureError for an
+    unreadable value, UnicodeDecodeError for an unreadable key."""
+    return Tombstone(key.decode()) if value is None else _codec.decode(value, key).record

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import json, msgpack
@@ -23,6 +24,7 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 _V = TypeVar("_V", bound=Versioned)
+_R = TypeVar("_R")
 
 # Exceptions of msgspec's decoders for invalid bytes.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
@@ -73,3 +75,19 @@ class VersionedCodec(Generic[_V]):
 
     def _named(self, key: bytes | None) -> str:
         return self._what if key is None else f"{self._what} {key.decode(errors='replace')!r}"
+
+
+class RecordCodec(Generic[_R]):
+    """As VersionedCodec, for the records of a log (`form` is their type), which are the field `name` of its values."""
+
+    def __init__(self, form: Any, what: str, version: int, *, name: str = "record", readable: bool = False) -> None:
+        self._value: Any = msgspec.defstruct("_Value", [(name, form)], bases=(Versioned,), frozen=True)
+        self.codec: VersionedCodec[Any] = VersionedCodec(self._value, what, version, readable=readable)
+        self._record: Callable[[Versioned], _R] = attrgetter(name)
+
+    def encode(self, record: _R) -> bytes:
+        return self.codec.encode(self._value(self.codec.version, record))
+
+    def decode(self, value: bytes | None, key: bytes | None = None) -> _R:
+        """See VersionedCodec."""
+        return self._record(self.codec.decode(value, key))

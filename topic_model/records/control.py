@@ -26,7 +26,7 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -310,11 +310,7 @@ _Stated = (
 ControlRecord = _Stated | Tombstone
 
 
-class _Value(Versioned, frozen=True):
-    record: _Stated
-
-
-_codec = VersionedCodec(_Value, "control record", VERSION, readable=True)
+_codec = RecordCodec[_Stated](_Stated, "control record", VERSION, readable=True)
 
 
 def key_of(record: ControlRecord) -> str:
@@ -395,13 +391,10 @@ def ending_camera(name: str) -> list[ControlRecord]:
 
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     """Kafka key and value of a record."""
-    key = key_of(record).encode()
-    if isinstance(record, Tombstone):
-        return key, None
-    return key, _codec.encode(_Value(VERSION, record))
+    return key_of(record).encode(), None if isinstance(record, Tombstone) else _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
     """The record of a Kafka key and value. Raises RecordVersionError for a newer version, InfrastructureError for an
     unreadable value, UnicodeDecodeError for an unreadable key."""
-    return Tombstone(key.decode()) if value is None else _codec.decode(value, key).record
+    return Tombstone(key.decode()) if value is None else _codec.decode(value, key)

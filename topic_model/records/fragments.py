@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
@@ -72,11 +72,7 @@ class GivenUp(msgspec.Struct, frozen=True, omit_defaults=True, tag="given-up"):
 FragmentRecord = StoredPart | Assembled | GivenUp
 
 
-class _Value(Versioned, frozen=True):
-    record: FragmentRecord
-
-
-_codec = VersionedCodec(_Value, "a record of the parts of a message", VERSION)
+_codec = RecordCodec[FragmentRecord](FragmentRecord, "a record of the parts of a message", VERSION)
 
 
 def key_of(record: FragmentRecord) -> bytes:
@@ -86,13 +82,13 @@ def key_of(record: FragmentRecord) -> bytes:
 
 def encode(record: FragmentRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    return key_of(record), _codec.encode(_Value(VERSION, record))
+    return key_of(record), _codec.encode(record)
 
 
 def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
     """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
     unreadable record."""
-    return _codec.decode(value).record
+    return _codec.decode(value)
 
 
 # Maximum number of ranges in a message; others become ….

@@ -16,7 +16,7 @@ import msgspec
 
 from arborcast.core.errors import SecretError
 from arborcast.core.security.keyring import MacKeys
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 
 PATH = "/results/"
@@ -57,11 +57,10 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float = 0.0
 
 
-class _Value(Versioned, frozen=True):
-    result: Result
+_codec = RecordCodec[Result](Result, "the result of a push", VERSION, name="result")
 
-
-_codec = VersionedCodec(_Value, "the result of a push", VERSION)
+decode = _codec.decode
+"""The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -70,12 +69,7 @@ _decoder = msgspec.msgpack.Decoder(Promise)
 
 def encode(result: Result) -> tuple[bytes, bytes]:
     """The key and the value of a record."""
-    return result.promise.subscription.encode(), _codec.encode(_Value(VERSION, result))
-
-
-def decode(value: bytes | None) -> Result:
-    """The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
-    return _codec.decode(value).result
+    return result.promise.subscription.encode(), _codec.encode(result)
 
 
 _ANSWERS = "answers to requests of queues"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
@@ -99,6 +100,9 @@ _pushes = VersionedCodec(PeerPush, "a push of another engine", _VERSION)
 
 _interests = VersionedCodec(Interest, "an interest of another engine", _VERSION, readable=True)
 
+decode_push, decode_interest = _pushes.decode, _interests.decode
+"""They raise RecordVersionError for a newer version, InfrastructureError for invalid data."""
+
 
 def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
     """The body of a push over a link."""
@@ -111,14 +115,9 @@ def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
     return _pushes.encode(PeerPush(_VERSION, peer.own, peer.to, forwarded))
 
 
-def decode_push(body: bytes) -> PeerPush:
-    """Raises RecordVersionError for a newer version, InfrastructureError for invalid data."""
-    return _pushes.decode(body)
-
-
 def datagram_url(address: str, port: int) -> str:
     """The address of a link for datagrams."""
-    return f"{DATAGRAMS}[{address}]:{port}" if ":" in address else f"{DATAGRAMS}{address}:{port}"
+    return f"{DATAGRAMS}{in_url(address)}:{port}"
 
 
 def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -152,11 +151,6 @@ def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
 def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
     """The body of an interest."""
     return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
-
-
-def decode_interest(body: bytes) -> Interest:
-    """As `decode_push`."""
-    return _interests.decode(body)
 
 
 def group_of(engine: str) -> str:

@@ -41,6 +41,12 @@ FAST = "fast"
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
+class _Ended(msgspec.Struct, frozen=True):
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The policy of a topic. `retain`: its last message is kept; None means the default of all topics
     (topics.retain_all). `publishers` are the only users, and groups as `group:NAME`, that may publish; empty means all
@@ -112,12 +118,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
     subscription: Subscription
 
 
-class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
+class SubscriptionEnded(_Ended, frozen=True, tag="subscription-ended"):
     """The subscription ended, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
@@ -132,12 +134,8 @@ class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False,
     until_ms: int = 0
 
 
-class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
+class PullPointEnded(_Ended, frozen=True, tag="pull-point-ended"):
     """The pull point was removed, with its messages."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
@@ -146,12 +144,8 @@ class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
     registration: Registration
 
 
-class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
+class RegistrationEnded(_Ended, frozen=True, tag="registration-ended"):
     """The registration ended, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
@@ -180,12 +174,8 @@ class TriggerRecord(msgspec.Struct, frozen=True, tag="trigger"):
     subscription: Subscription
 
 
-class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
+class TriggerEnded(_Ended, frozen=True, tag="trigger-ended"):
     """The trigger was removed, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):

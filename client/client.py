@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, wraps
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from arborcast.topic_model.subscriptions import SoapVersion
 
 if TYPE_CHECKING:
     from arborcast.client.futures import AsynchronousClient
+    from arborcast.client.legacy import LegacyCalls
     from arborcast.client.listener import Listener
 
 
@@ -127,17 +128,7 @@ def _authorization(credentials: Credentials | None) -> str:
 
 
 P = ParamSpec("P")
-
-
-class BrokerCalls(Protocol):
-    """Requests to one broker, as methods that return a Call."""
-
-    @property
-    def broker(self) -> Remote:
-        """The address of the broker."""
-
-
-CallsT = TypeVar("CallsT", bound=BrokerCalls)
+CallsT = TypeVar("CallsT", bound="Calls | LegacyCalls")
 
 
 class BrokerClient(ABC, Generic[CallsT]):

@@ -30,7 +30,6 @@ from arborcast.topic_model.records.control import (
     CameraState,
     ControlRecord,
     Tombstone,
-    camera_state_key,
     ending_camera,
 )
 from arborcast.topic_model.records.operations import change
@@ -97,7 +96,7 @@ def add(settings: Settings, kafka: KafkaSettings, request: CameraRequest) -> Non
         after = msgspec.structs.replace(after, sealed=sealed)
     records: list[ControlRecord] = [after]
     if before is not None and before.url != url:
-        records.append(Tombstone(camera_state_key(request.name)))
+        records.append(Tombstone.of("camstate", request.name))
     with _recorded(kafka, "cameras add", before, after):
         control_log.append(kafka, records)
 

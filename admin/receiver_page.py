@@ -14,7 +14,7 @@ from arborcast.admin.operations import recorded
 from arborcast.core.errors import ConfigError, NotFound, SecretError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.writers import DurableWriter
-from arborcast.core.security.keyring import KeyFile, MacKeys
+from arborcast.core.security.keyring import KeyFile, Keys
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded.state import addresses
@@ -51,7 +51,7 @@ def link(settings: Settings, control: ControlView, name: str, days: float) -> st
     return f"{_base(settings)}/receiver/{quote(identifier, safe='')}/{until}.{quote(mac, safe='')}"
 
 
-def linked(keys: MacKeys, control: ControlView, identifier: str, text: str, now_s: float) -> Subscription:
+def linked(keys: Keys, control: ControlView, identifier: str, text: str, now_s: float) -> Subscription:
     """The subscription of a link. Raises NotFound, with the same text for each reason except the link's end."""
     until, _, mac = text.partition(".")
     digits = until.isascii() and until.isdigit() and len(until) <= 12

@@ -22,7 +22,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
-from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, camera_key, resealing_key
+from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, key_of
 from arborcast.topic_model.records.operations import change
 from arborcast.topic_model.routing import RoutingTable
 
@@ -58,8 +58,8 @@ class SealedSecrets:
         match record:
             case SecretsResealed(id=name):
                 self._resealed.add(name)
-            case Tombstone(key=key):
-                self._resealed.discard(key.removeprefix(resealing_key("")))
+            case Tombstone(subject=("seal", name)):
+                self._resealed.discard(name)
 
     def plan(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
         """The records that reseal every secret with the first key, and the records' subjects."""
@@ -88,13 +88,11 @@ class SealedSecrets:
                         report.stuck[camera.name] = str(error)
                         continue
                     written = self._cameras.written(camera.name) or camera
-                    records.append(
-                        SecretsResealed(camera_key(camera.name), {written.sealed: sealed, camera.sealed: sealed})
-                    )
+                    records.append(SecretsResealed(key_of(camera), {written.sealed: sealed, camera.sealed: sealed}))
                     report.secrets += 1
-        cameras = {camera_key(each.name) for each in self._cameras}
+        cameras = {key_of(each) for each in self._cameras}
         records += [
-            Tombstone(resealing_key(each)) for each in sorted(self._resealed - cameras) if self._table.get(each) is None
+            Tombstone.of("seal", each) for each in sorted(self._resealed - cameras) if self._table.get(each) is None
         ]
         return records, report
 

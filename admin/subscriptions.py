@@ -114,10 +114,10 @@ def one(control: ControlView, name: str) -> ListedSubscription | None:
 def recipients(control: ControlView, path: TopicPath, limit: int | None = None) -> list[Recipient]:
     """The subscriptions that get the notifications of a topic, up to `limit`, by id and expression."""
     now_ms = time_ms()
-    routes = sorted(control.table.routes_to(path, limit), key=lambda route: (route.subscription_id, route.expression))
+    routes = sorted(control.table.routes_to(path, limit), key=lambda route: (route.subscription.id, route.expression))
     return [
         Recipient(
-            route.subscription_id,
+            route.subscription.id,
             control.suspensions.state_of(route.subscription, now_ms),
             route.expression,
             conditions_of(route.subscription),
@@ -186,7 +186,7 @@ def _selected(control: ControlView, selected: SubscriptionFilter, now_ms: int) -
     everything = control.table.subscriptions()
     if selected.topic is not None:
         routes = control.table.routes_to(selected.topic)
-        everything = iter({route.subscription_id: route.subscription for route in routes}.values())
+        everything = iter({route.subscription.id: route.subscription for route in routes}.values())
     exact = None if selected.endpoint is None else to_uri(selected.endpoint)
     part, part_uri = selected.part.lower(), to_uri(selected.part)
     for each in everything:

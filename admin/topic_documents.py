@@ -22,7 +22,7 @@ from arborcast.directory.entries.mapping import Listing, write_base
 from arborcast.directory.entries.reader import read_listing
 from arborcast.topic_model.documents.facts import read_json, write_json
 from arborcast.topic_model.documents.topic_namespace import read_topic_namespace, read_topic_set, write_topic_set
-from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
@@ -118,7 +118,7 @@ def plan_import(
     # Removals first: the code of a removed topic, or its `final`, must not block its replacement.
     removed = sorted(set(tree.paths()) - {record.path for record in topics}, reverse=True) if replace else []
     records: list[ControlRecord] = [TopicRemoved(path) for path in removed]
-    records += [Tombstone(topic_key(path)) for path in removed]
+    records += [Tombstone.of("topic", path) for path in removed]
     for record in records:
         tree.apply(record)
     refused: list[TopicError] = []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, wraps
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from arborcast.topic_model.subscriptions import SoapVersion
 
 if TYPE_CHECKING:
     from arborcast.client.futures import AsynchronousClient
+    from arborcast.client.legacy import LegacyCalls
     from arborcast.client.listener import Listener
 
 
@@ -37,7 +38,7 @@ class BrokerSession:
     def __init__(self, transport: Transport, retries: Retries, proof: tuple[str, str] = ("", "")) -> None:
         """`proof` is an address, and the Authorization header for requests to its host and port only."""
         self._transport = transport
-        self._proof = (_origin(proof[0]), proof[1])
+        self._proof = (urlsplit(proof[0])[:2], proof[1])
         self._retries = retries
         self._closing = threading.Event()
 
@@ -78,7 +79,7 @@ class BrokerSession:
     def proof_for(self, address: str) -> dict[str, str]:
         """The Authorization header for this address; empty for hosts other than the broker."""
         origin, authorization = self._proof
-        return {"Authorization": authorization} if authorization and _origin(address) == origin else {}
+        return {"Authorization": authorization} if authorization and urlsplit(address)[:2] == origin else {}
 
     def perform(self, call: Call[ResultT], soap: SoapVersion) -> ResultT:
         """The call's result. Raises ClientError."""
@@ -117,11 +118,6 @@ def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
     return call.read(reply)
 
 
-def _origin(address: str) -> tuple[str, str]:
-    parts = urlsplit(address)
-    return parts.scheme, parts.netloc
-
-
 def _authorization(credentials: Credentials | None) -> str:
     if credentials is None:
         return ""
@@ -132,17 +128,7 @@ def _authorization(credentials: Credentials | None) -> str:
 
 
 P = ParamSpec("P")
-
-
-class BrokerCalls(Protocol):
-    """Requests to one broker, as methods that return a Call."""
-
-    @property
-    def broker(self) -> Remote:
-        """The address of the broker."""
-
-
-CallsT = TypeVar("CallsT", bound=BrokerCalls)
+CallsT = TypeVar("CallsT", bound="Calls | LegacyCalls")
 
 
 class BrokerClient(ABC, Generic[CallsT]):

@@ -24,7 +24,6 @@ import tomllib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -199,7 +198,7 @@ class Connection:
         self.timeout_s = timeout_s
         self.lost = threading.Event()
         self._wire = wire
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
         self._answers: dict[int, Future[Frame]] = {}
         self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
         self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
@@ -251,7 +250,7 @@ class Connection:
         future: Future[Frame] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            number = next(self._numbers) % 2**32
+            number = next(self._numbers) % (2**32 - 1) + 1  # 0 is for errors of the connection
         data = frames.encode(kind, number, body, flags)
         size = len(data) - frames.HEAD_BYTES
         if size > self._max_frame_bytes:
@@ -349,7 +348,7 @@ def answer(future: Future[Frame], timeout_s: float) -> Frame:
     """Wait for the answer. Raises FaultReceived or BrokerUnavailable."""
     try:
         frame = future.result(timeout_s)
-    except FutureTimeout as error:
+    except TimeoutError as error:
         raise BrokerUnavailable(f"no answer within {timeout_s:g} s", None) from error
     if frame.kind == FrameKind.ERROR:
         body = frames.read_body(frame, frames.ErrorBody)
@@ -390,7 +389,7 @@ class Session:
             self._thread = start_thread("framed-session", self._run)
         consumer = Consumer(self._connection, receipt.id)
         self._connection.handle(
-            receipt.id, lambda frame, message: self._work.put(lambda: _deliver(self, frame, message, on_message))
+            receipt.id, lambda frame, message: self._work.put(lambda: self._deliver(frame, message, on_message))
         )
         return consumer
 
@@ -400,25 +399,20 @@ class Session:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._connection.timeout_s)
 
-    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
-        """See Connection.reply."""
-        self._connection.reply(kind, number, body)
-
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
 
-
-def _deliver(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
-    message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
-    try:
-        on_message(message)
-    except Exception as error:
-        logger.exception("a handler failed; message %s is sent again", message.id)
-        # Escaped: the name of a file may have surrogates, which cannot be encoded.
-        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(printable(str(error))[:500]))
-    else:
-        session.reply(FrameKind.ACK, frame.correlation)
+    def _deliver(self, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
+        message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
+        try:
+            on_message(message)
+        except Exception as error:
+            logger.exception("a handler failed; message %s is sent again", message.id)
+            # Escaped: the name of a file may have surrogates, which cannot be encoded.
+            self._connection.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(printable(str(error))[:500]))
+        else:
+            self._connection.reply(FrameKind.ACK, frame.correlation)
 
 
 class Producer:

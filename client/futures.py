@@ -75,10 +75,6 @@ MAX_WAITING = 10_000
 # Size of the unanswered calls together, or of a single larger one.
 _WAITING_BYTES = 64 * 1024 * 1024
 
-_CLOSED = "the client is closed"
-
-_ONE_BY_ONE = Batching(messages=1)
-
 
 class AsynchronousClient(BrokerClient[CallsT]):
     """A client whose calls return futures."""
@@ -143,7 +139,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
             if not getattr(self._in_callback, "yes", False):
                 self._changed.wait_for(lambda: self._has_room(size) or self._closed)
             if self._closed:
-                raise ClientClosed(_CLOSED, sent=False)
+                raise ClientClosed("the client is closed", sent=False)
             self._waiting[future] = size
             self._waiting_bytes += size
         return future
@@ -205,7 +201,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
 
     def _start(self) -> None:
         super()._start()
-        self._accumulator = BatchAccumulator(self._batching or _ONE_BY_ONE)
+        self._accumulator = BatchAccumulator(self._batching or Batching(messages=1))
         # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
         if self._batching is not None:
@@ -268,7 +264,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
                 self._settle(future, partial(_raise, error))
         else:
             for future in batch.futures:
-                self._settle(future, _nothing)
+                self._settle(future, lambda: None)
 
     def _linger(self) -> None:
         """Send due batches."""
@@ -295,7 +291,3 @@ def _is_of_one_message(error: Exception, count: int) -> bool:
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def _nothing() -> None:
-    """The outcome of a call without a result."""

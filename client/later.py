@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from arborcast.client.transport import Transport, retry_after_s
@@ -73,9 +73,9 @@ class OpenPush:
         self._texts: list[str] = []
         self._deferred: bool | None = None  # whether the push was answered with a deferred result; None: no answer yet
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A message may be copied, or sent to another process; only the original can report the result.
-        return _nothing, ()
+        return type(None), ()
 
     def later(self) -> DeferredResult:
         """Defer the result of one of its messages. Raises ClientError."""
@@ -128,7 +128,3 @@ class OpenPush:
         if not 200 <= answer.status < 300:
             reason = answer.body[:200].decode(errors="replace").strip()
             raise ResultNotTaken(f"the broker refused this result ({answer.status}): {reason}", answer.status)
-
-
-def _nothing() -> None:
-    """The push of a copied message."""

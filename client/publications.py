@@ -18,8 +18,8 @@ def publication_attributes(
     valid_until: datetime | None,
     lifespan: timedelta | None,
     kind: str,
-    namespaces: Mapping[str, str] | None = None,
-    priority: int | None = None,
+    namespaces: Mapping[str, str] | None,
+    priority: int | None,
     reliable: bool = False,
     merge: str = "",
 ) -> str:
@@ -50,7 +50,7 @@ def publications(attributes: Sequence[str]) -> str:
     )
 
 
-def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
+def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None) -> str:
     """The filters for payloads that fulfil all of these XPath 1.0 conditions."""
     declared = answers.declarations(namespaces or {})
     return "".join(
@@ -60,13 +60,13 @@ def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None 
     )
 
 
-def message_types(types: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
+def message_types(types: Iterable[str], namespaces: Mapping[str, str] | None) -> str:
     """The filter for these types; empty for all types. Raises ClientError."""
     names = " ".join(written_type(each, namespaces) for each in types)
     return f'<p:MessageType xmlns:p="{ARBORCAST_POLICY}">{answers.text(names)}</p:MessageType>' if names else ""
 
 
-def written_type(text: str, namespaces: Mapping[str, str] | None = None) -> str:
+def written_type(text: str, namespaces: Mapping[str, str] | None) -> str:
     """A type in the form `{namespace}name`, independent of declarations in scope. Raises ClientError."""
     try:
         declared: dict[str | None, str] = dict((namespaces or {}).items())

@@ -61,17 +61,16 @@ class SignedWith:
     While a secret is being replaced, pass both. The constructor raises SecretError for an invalid secret.
     """
 
-    def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S, now: Callable[[], float] = time.time) -> None:
-        self._keys = tuple(key_of(secret) for secret in secrets)
+    def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S) -> None:
+        self.trust(*secrets)
         self._tolerance_s = tolerance_s
-        self._now = now
 
     def trust(self, *secrets: str) -> None:
         """Replace the accepted secrets."""
         self._keys = tuple(key_of(secret) for secret in secrets)
 
     def __call__(self, headers: Mapping[str, str], body: bytes) -> None:
-        check(self._keys, headers, body, self._now(), self._tolerance_s)
+        check(self._keys, headers, body, time.time(), self._tolerance_s)
 
 
 # Envelope, Body, Notify or GetMessagesResponse, NotificationMessage, Message, payload.
@@ -173,33 +172,22 @@ def read_push(
             part = ReceivedPart(identification, fragment, content.encode(), subscription)
             return [ReceivedMessage(part.content, notification_id=first_id, attempt=attempt, part=part)]
         messages = [ReceivedMessage(text.encode(), notification_id=first_id, attempt=attempt)]
-        return _with_parts(messages, packages, subscription, lambda payload: payload)
-    messages = _read_messages(request, ids.split(",") if ids else [], attempt)
-    return _with_parts(messages, packages, subscription, _content_of_notify)
-
-
-def _with_parts(
-    messages: list[ReceivedMessage], packages: str, subscription: str, content_of: Callable[[bytes], bytes]
-) -> list[ReceivedMessage]:
-    """The messages, with `part` set by the header."""
+    else:
+        messages = _read_messages(request, ids.split(",") if ids else [], attempt)
     if not packages:
         return messages
     values = iter(packages.split(","))
-    return [_as_part(message, next(values, "-"), subscription, content_of) for message in messages]
+    old = request.name == _OLD_PUSH
+    return [_as_part(message, next(values, "-"), subscription, as_pushed=old) for message in messages]
 
 
-def _as_part(
-    message: ReceivedMessage, package: str, subscription: str, content_of: Callable[[bytes], bytes]
-) -> ReceivedMessage:
-    """The message with its `part`; unchanged if `package` is not a part."""
+def _as_part(message: ReceivedMessage, package: str, subscription: str, *, as_pushed: bool = False) -> ReceivedMessage:
+    """The message with its `part`; unchanged if `package` is not a part. `as_pushed`: the payload is the content."""
     part = read_package_header(package)
     if part is None:
         return message
-    return replace(message, part=ReceivedPart(part[1], part[0], content_of(message.payload), subscription))
-
-
-def _content_of_notify(payload: bytes) -> bytes:
-    return read_content(unwrap(payload).decode()).encode()
+    content = message.payload if as_pushed else read_content(unwrap(message.payload).decode()).encode()
+    return replace(message, part=ReceivedPart(part[1], part[0], content, subscription))
 
 
 def _read_messages(request: Request, ids: Sequence[str], attempt: int) -> list[ReceivedMessage]:
@@ -291,7 +279,7 @@ def read_messages(
             relates_to=(message.findtext(_RELATED) or "").strip(),
         )
         package = message.findtext(f"{_METADATA}Package")
-        received.append(_as_part(found, package, address or "", _content_of_notify) if package else found)
+        received.append(_as_part(found, package, address or "") if package else found)
         number += 1
     return received
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, InvalidURL
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from arborcast.client.values import BrokerUnreachable, ClientError
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.outbound import AddressPolicy
-
-if TYPE_CHECKING:
-    import requests
 
 # For connecting, and for the answer, which waits for the broker's storage; that has a timeout of ten seconds.
 TIMEOUT_S = (5.0, 30.0)
@@ -134,8 +131,16 @@ class RequestsTransport:
         except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             if (refusal := refusal_in(error)) is not None:
                 raise ClientError(f"{url} is not called: it {refusal.reason}") from error
-            reason = _timeout(error, self._timeout_s) if isinstance(error, requests.Timeout) else reason_of(error)
-            raise BrokerUnreachable(f"no answer from {url}: {reason}", reason, sent=not _never_sent(error)) from error
+            connect_s, answer_s = self._timeout_s
+            if late := isinstance(error, requests.exceptions.ConnectTimeout):
+                reason = f"no connection within {connect_s:g} s"
+            elif isinstance(error, requests.Timeout):
+                reason = f"it accepted the request and did not answer for {answer_s:g} s"
+            else:
+                reason = reason_of(error)
+            # Without a connection certainly nothing has reached the broker.
+            sent = not (late or "NewConnectionError" in repr(error))
+            raise BrokerUnreachable(f"no answer from {url}: {reason}", reason, sent=sent) from error
         except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:
             raise ClientError(f"{url} {_NO_BROKER}") from error
         except (requests.RequestException, ValueError) as error:
@@ -145,19 +150,3 @@ class RequestsTransport:
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
-
-
-def _timeout(error: requests.Timeout, limits_s: tuple[float, float]) -> str:
-    import requests
-
-    connect_s, answer_s = limits_s
-    if isinstance(error, requests.exceptions.ConnectTimeout):
-        return f"no connection within {connect_s:g} s"
-    return f"it accepted the request and did not answer for {answer_s:g} s"
-
-
-def _never_sent(error: Exception) -> bool:
-    """Whether certainly nothing reached the broker, since the connection failed."""
-    import requests
-
-    return isinstance(error, requests.exceptions.ConnectTimeout) or "NewConnectionError" in repr(error)

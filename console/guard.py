@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arborcast.core.errors import InfrastructureError, SecretError
-from arborcast.core.security.keyring import MacKeys
+from arborcast.core.security.keyring import Keys
 from arborcast.core.security.web_pages import PageRule
 from arborcast.ingest.access.policy import AccessPolicy
 from arborcast.ingest.access.users import Users
@@ -81,7 +81,7 @@ class Callers:
 class Sessions:
     """Signed cookies: nothing is kept of them here, and a restart ends none."""
 
-    def __init__(self, keys: MacKeys, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: Keys, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._name = name
         self._secure = secure

@@ -14,7 +14,7 @@ from arborcast.console.console import Console as WebConsole  # the other one is 
 from arborcast.console.console import PageState
 from arborcast.console.guard import MOST_IMPORTED, Sessions
 from arborcast.console.signing import signing_for
-from arborcast.core.security.keyring import KeyFile, KeyRing, MacKeys
+from arborcast.core.security.keyring import KeyFile, KeyRing, Keys
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.http.listening import on_signals
 from arborcast.ingest.http.serving import make_small_server, proxies
@@ -99,7 +99,7 @@ class ConsoleProcess:
         return ""
 
 
-def _keys(settings: Settings) -> MacKeys:
+def _keys(settings: Settings) -> Keys:
     """The keys of sessions: the engine's, so that sessions survive a restart."""
     path = settings.secrets.key_file
     if path and Path(path).exists():

@@ -84,7 +84,11 @@ def write_atomically(
             draft.unlink()
         raise
     if durable:
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     return stamp
 
 
@@ -111,14 +115,6 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def shared_memory(path: Path) -> memoryview:
     """A file as memory shared by all processes that map it. Raises OSError, ValueError."""
     with path.open("r+b") as opened:
@@ -138,14 +134,16 @@ class WatchedFile(Generic[_T]):
     """A value that `read` returns for a file's text and name. A changed file is read again; while it cannot be read,
     the last value stays. The constructor raises ConfigError, later reads only log."""
 
+    _value: _T
+
     def __init__(self, path: Path, read: Callable[[str, str], _T], clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._read = read
         self._clock = clock
         self._next_check = clock() + _CHECK_INTERVAL_S
         self._logged = ""  # the last problem
-        self._stamp = self._stat()
-        self._value = self._read(self._text(), str(path))
+        self._stamp: tuple[Stamp, int] | None = None
+        self._check()
 
     @property
     def value(self) -> _T:
@@ -164,24 +162,17 @@ class WatchedFile(Generic[_T]):
         return self._value
 
     def _check(self) -> None:
-        stamp = self._stat()
-        if stamp != self._stamp:
+        try:
+            stamp = access_stamp(self._path.stat())
+            if stamp == self._stamp:
+                return
             # A failed read is repeated, as with too many open files; invalid text is parsed once for each change.
-            text = self._text()
-            self._stamp = stamp
-            self._value = self._read(text, str(self._path))
-            logger.info("%s was read again", self._path)
-
-    def _stat(self) -> tuple[Stamp, int]:
-        try:
-            return access_stamp(self._path.stat())
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
-
-    def _text(self) -> str:
-        try:
-            return self._path.read_text(encoding="utf-8")
+            text = self._path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self._path} is not UTF-8") from error
+        again, self._stamp = self._stamp is not None, stamp
+        self._value = self._read(text, str(self._path))
+        if again:
+            logger.info("%s was read again", self._path)

@@ -7,7 +7,9 @@ change that an older reader must not ignore needs a new version.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import json, msgpack
@@ -22,6 +24,7 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 _V = TypeVar("_V", bound=Versioned)
+_R = TypeVar("_R")
 
 # Exceptions of msgspec's decoders for invalid bytes.
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError)
@@ -55,19 +58,13 @@ class VersionedCodec(Generic[_V]):
             found = self._decode(value)
         except _DAMAGED as error:
             # A newer version may be undecodable here; its error must not be "damaged".
-            self._refuse_newer(self._version_of(value), key)
+            with suppress(*_DAMAGED):
+                self._refuse_newer(self._decode_version(value).v, key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
         # A newer record may be decodable since unknown fields are ignored; those fields might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
-
-    def _version_of(self, value: bytes) -> int:
-        """The version of a value; 0 if it cannot be read."""
-        try:
-            return int(self._decode_version(value).v)
-        except _DAMAGED:
-            return 0
 
     def _refuse_newer(self, version: int, key: bytes | None) -> None:
         if version > self.version:
@@ -78,3 +75,19 @@ class VersionedCodec(Generic[_V]):
 
     def _named(self, key: bytes | None) -> str:
         return self._what if key is None else f"{self._what} {key.decode(errors='replace')!r}"
+
+
+class RecordCodec(Generic[_R]):
+    """As VersionedCodec, for the records of a log (`form` is their type), which are the field `name` of its values."""
+
+    def __init__(self, form: Any, what: str, version: int, *, name: str = "record", readable: bool = False) -> None:
+        self._value: Any = msgspec.defstruct("_Value", [(name, form)], bases=(Versioned,), frozen=True)
+        self.codec: VersionedCodec[Any] = VersionedCodec(self._value, what, version, readable=readable)
+        self._record: Callable[[Versioned], _R] = attrgetter(name)
+
+    def encode(self, record: _R) -> bytes:
+        return self.codec.encode(self._value(self.codec.version, record))
+
+    def decode(self, value: bytes | None, key: bytes | None = None) -> _R:
+        """See VersionedCodec."""
+        return self._record(self.codec.decode(value, key))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 SOAP11 = "http://schemas.xmlsoap.org/soap/envelope/"
 SOAP12 = "http://www.w3.org/2003/05/soap-envelope"
 SOAP_FAULTS = (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault")
@@ -63,26 +65,13 @@ CURRENT_MESSAGE = f"{{{ARBORCAST_POLICY}}}CurrentMessage"
 """Arborcast's subscription policy to get the current messages of the topics at once."""
 
 
-def wsnt(name: str) -> str:
-    """A name of base notification."""
-    return f"{{{WSNT}}}{name}"
+def _name(namespace: str, name: str) -> str:
+    return f"{{{namespace}}}{name}"
 
 
-def wsn_br(name: str) -> str:
-    """A name of brokered notification."""
-    return f"{{{WSN_BR}}}{name}"
-
-
-def wsrf_rp(name: str) -> str:
-    """A name of WS-ResourceProperties."""
-    return f"{{{WSRF_RP}}}{name}"
-
-
-def wsrf_rl(name: str) -> str:
-    """A name of WS-ResourceLifetime."""
-    return f"{{{WSRF_RL}}}{name}"
-
-
-def wsa(name: str) -> str:
-    """A name of WS-Addressing."""
-    return f"{{{WSA}}}{name}"
+# Names in these namespaces.
+wsnt = partial(_name, WSNT)
+wsn_br = partial(_name, WSN_BR)
+wsrf_rp = partial(_name, WSRF_RP)
+wsrf_rl = partial(_name, WSRF_RL)
+wsa = partial(_name, WSA)

@@ -32,6 +32,7 @@ from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import Kind
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
 from arborcast.core.threads import Service, start_thread
+from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, WSA, WSNT
 from arborcast.wire import answers, endpoints
@@ -86,12 +87,12 @@ class Subscribes(Protocol):
 
 @dataclass
 class _Lease:
-    """A subscription of a worker. `until_s` is its end without a renewal."""
+    """A subscription of a worker, renewed at `renewed_ms` by the wall clock, which includes suspended time."""
 
     client: Subscribes
     subscribe: Callable[[], RemoteSubscription]
     subscription: RemoteSubscription | None
-    until_s: float
+    renewed_ms: int
 
 
 class Leases:
@@ -108,7 +109,7 @@ class Leases:
         """Subscribe, and renew the subscription regularly. Raises ClientError."""
         subscription = subscribe()
         with self._lock:
-            self._leases.append(_Lease(client, subscribe, subscription, self._end_s()))
+            self._leases.append(_Lease(client, subscribe, subscription, time_ms()))
             if len(self._leases) == 1:
                 self._service.start()
         return subscription
@@ -135,17 +136,15 @@ class Leases:
         except FaultReceived as error:
             if error.fault != "ResourceUnknownFault":
                 raise
-            if time.time() < lease.until_s:
+            until_ms = lease.renewed_ms + int(self.lasts.total_seconds() * 1000)
+            if not is_due(until_ms, lease.renewed_ms, time_ms()):
                 # Ended by a client, or by a broker whose clock was put forward.
                 logger.warning("%s has ended: its queue is no longer served", lease.subscription.address)
                 lease.subscription = None
                 return
-            # Expired during an outage of the broker or a suspension of this machine.
+            # Expired during an outage of the broker or a suspension of this machine; or this clock was put back since.
             lease.subscription = lease.subscribe()
-        lease.until_s = self._end_s()
-
-    def _end_s(self) -> float:
-        return time.time() + self.lasts.total_seconds()
+        lease.renewed_ms = time_ms()
 
 
 class _Route:

@@ -329,15 +329,12 @@ def translated(what: str) -> Iterator[None]:
     """Turn kafka-python's exceptions into InfrastructureError; `what` begins the message."""
     try:
         yield
-    except errors.KafkaError as error:
+    except (errors.KafkaError, RuntimeError) as error:  # the latter is KafkaAdminClient's without a controller
         raise as_infrastructure_error(what, error) from error
     except OSError as error:
         # kafka-python does not wrap errors of unreadable certificates and unresolvable names.
         where = f"{error.filename}: " if error.filename else ""
         raise InfrastructureError(f"{what}: {where}{reason_of(error)}", RETRY_AFTER_S) from error
-    except RuntimeError as error:
-        # KafkaAdminClient's without a controller.
-        raise as_infrastructure_error(what, error) from error
 
 
 _DENIED = errors.TopicAuthorizationFailedError

@@ -34,10 +34,13 @@ class LogSpecification:
 
     name: str
     partitions: int
-    compacted: bool
     configs: Mapping[str, str]
     ordered: bool = False
     """Whether it must have exactly one partition."""
+
+    @property
+    def compacted(self) -> bool:
+        return self.configs["cleanup.policy"] == "compact"
 
 
 def min_insync_replicas(replication: int) -> int:
@@ -101,23 +104,23 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     }
     return (
         # One partition: the order of all control records is the order in which every reader applies them.
-        LogSpecification(kafka.topic("control"), 1, True, control, ordered=True),
-        LogSpecification(kafka.topic("notifications"), kafka.partitions, False, time_limited),
-        LogSpecification(kafka.topic("attempts"), kafka.partitions, False, time_limited),
-        LogSpecification(kafka.topic("parked"), kafka.partitions, True, unfinished),
-        LogSpecification(kafka.topic("dead"), kafka.partitions, True, unfinished),
-        LogSpecification(kafka.topic("retained"), 1, True, latest_by_key, ordered=True),
+        LogSpecification(kafka.topic("control"), 1, control, ordered=True),
+        LogSpecification(kafka.topic("notifications"), kafka.partitions, time_limited),
+        LogSpecification(kafka.topic("attempts"), kafka.partitions, time_limited),
+        LogSpecification(kafka.topic("parked"), kafka.partitions, unfinished),
+        LogSpecification(kafka.topic("dead"), kafka.partitions, unfinished),
+        LogSpecification(kafka.topic("retained"), 1, latest_by_key, ordered=True),
         # One partition: the order of claims decides.
-        LogSpecification(kafka.topic(PULL_LOG), 1, False, time_limited, ordered=True),
-        LogSpecification(kafka.topic(RESULTS_LOG), 1, False, time_limited),
+        LogSpecification(kafka.topic(PULL_LOG), 1, time_limited, ordered=True),
+        LogSpecification(kafka.topic(RESULTS_LOG), 1, time_limited),
         # One partition: all readers must get the same result. Incomplete messages are given up long before the hour.
-        LogSpecification(kafka.topic(FRAGMENT_LOG), 1, False, lease, ordered=True),
-        LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
-        LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
+        LogSpecification(kafka.topic(FRAGMENT_LOG), 1, lease, ordered=True),
+        LogSpecification(kafka.topic(LEASE_LOG), 1, lease, ordered=True),
+        LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, lease, ordered=True),
         # Each step changes the result of the previous ones.
-        LogSpecification(kafka.topic(FEED_LOG), 1, False, lease, ordered=True),
-        LogSpecification(kafka.topic(PROGRESS_LOG), 1, True, latest_by_key, ordered=True),
-        LogSpecification(kafka.topic(OPERATIONS_LOG), 1, False, time_limited, ordered=True),
+        LogSpecification(kafka.topic(FEED_LOG), 1, lease, ordered=True),
+        LogSpecification(kafka.topic(PROGRESS_LOG), 1, latest_by_key, ordered=True),
+        LogSpecification(kafka.topic(OPERATIONS_LOG), 1, time_limited, ordered=True),
     )
 
 
@@ -248,17 +251,10 @@ def _check(
 
 
 LEASE_LOG = "lease"
-
 JOB_LEASE_LOG = "dispatch-lease"
-
 FEED_LOG = "feed"
-
 PROGRESS_LOG = "progress"
-
 PULL_LOG = "pullpoints"
-
 RESULTS_LOG = "results"
-
 FRAGMENT_LOG = "fragments"
-
 OPERATIONS_LOG = "operations"

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple
 
 from arborcast.core import liveness
@@ -260,26 +259,39 @@ class LogWriter:
         wait; until then a later append may be in the log without this one."""
         if not encoded:
             raise ValueError("there is nothing to append")
-        appended = _Appended(len(encoded), f"the {self.name} log cannot be written")
+        what = f"the {self.name} log cannot be written"
+        missing = len(encoded)
+        appended: Future[int] = Future()
+
+        def acknowledged(acknowledgement: Acknowledgement) -> None:  # in the producer's thread, as `failed`
+            nonlocal missing
+            missing -= 1
+            if missing == 0 and not appended.done():
+                appended.set_result(acknowledgement.offset)
+
+        def failed(error: BaseException) -> None:
+            if not appended.done():
+                appended.set_exception(as_infrastructure_error(what, error))
+
         # The lock keeps the records of one call together. Its holder may be connecting.
         if not self._lock.acquire(timeout=self._kafka.request_timeout_s):
             raise InfrastructureError(f"the {self.name} log is busy: the Kafka broker does not answer", RETRY_AFTER_S)
         try:
             producer = self._connected()
-            with translated(f"the {self.name} log cannot be written"):
+            with translated(what):
                 for key, value in encoded:
                     future = producer.send(self._topic, value=value, key=key, partition=0)
-                    future.add_callback(appended.acknowledged)
-                    future.add_errback(appended.failed)
+                    future.add_callback(acknowledged)
+                    future.add_errback(failed)
         finally:
             self._lock.release()
         return lambda: self._wait(producer, appended)
 
-    def _wait(self, producer: Producer, appended: _Appended) -> int:
+    def _wait(self, producer: Producer, appended: Future[int]) -> int:
         try:
             # The producer fails by itself in time, except while it waits for its producer id.
             return appended.result(self._kafka.request_timeout_s + 1)
-        except FutureTimeoutError:
+        except TimeoutError:
             self._discard(producer)
             raise InfrastructureError(
                 f"the {self.name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
@@ -317,24 +329,3 @@ class LogWriter:
             if self._producer is producer:
                 self._producer = None
         producer.abort()
-
-
-class _Appended:
-    """Collects the acknowledgements of one append; the callbacks run in the producer's thread."""
-
-    def __init__(self, expected: int, failure: str) -> None:
-        self._future: Future[int] = Future()
-        self._missing = expected
-        self._failure = failure
-
-    def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        self._missing -= 1
-        if self._missing == 0 and not self._future.done():
-            self._future.set_result(acknowledgement.offset)
-
-    def failed(self, error: BaseException) -> None:
-        if not self._future.done():
-            self._future.set_exception(as_infrastructure_error(self._failure, error))
-
-    def result(self, timeout: float) -> int:
-        return self._future.result(timeout)

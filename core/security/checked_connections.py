@@ -83,16 +83,17 @@ class CheckedConnection(HTTPConnection):
         timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
         until = None if timeout is None else time.monotonic() + timeout
         for number, (family, kind, protocol, _, address) in enumerate(families_in_turn(found)):
-            opened = sockets.open(family, kind, protocol, address)
-            if opened is None:
-                continue
+            opened = None
             try:
-                self._connect(opened, address, until, len(found) - number)
+                # Fails, too: a kernel without IPv6 has no sockets for the IPv6 addresses of a name.
+                opened = sockets.open(family, kind, protocol, address)
+                if opened is not None:
+                    self._connect(opened, address, until, len(found) - number)
+                    return opened
             except OSError as error:
-                opened.close()
                 problem = error
-            else:
-                return opened
+                if opened is not None:
+                    opened.close()
         if sockets.refusal is not None:
             raise AddressRefused(self, sockets.refusal)
         if isinstance(problem, TimeoutError):

@@ -6,6 +6,9 @@ addresses outside the ranges assigned for global use are never public, so ranges
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
 import unicodedata
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -203,6 +206,9 @@ class InvalidHost(ValueError):
     """A host in an ambiguous spelling, or an invalid one."""
 
 
+_NUMBER = re.compile("[0-9]+|0x[0-9a-f]*")
+
+
 def read_host(text: str) -> Host:
     """Parse the host of a URL; IPv6 without brackets. Names are returned in lower case without a final dot.
 
@@ -226,31 +232,17 @@ def read_host(text: str) -> Host:
     name = text.lower().removesuffix(".")
     if not name or len(name) > 253 or not all(0 < len(label) <= 63 for label in name.split(".")):
         raise InvalidHost("its labels are empty or too long")
-    if _ends_in_number(name):
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):
         try:
             return Host(name, IPv4Address(name))
         except AddressValueError as error:
-            meant = loose_ipv4(name)
-            hint = f"; it is read as {meant}" if meant is not None else ""
+            hint = ""
+            with contextlib.suppress(OSError, ValueError):
+                hint = f"; it is read as {socket.inet_ntoa(socket.inet_aton(name))}"
             raise InvalidHost(
                 f"it ends in a number, but is not an IPv4 address of four decimal numbers{hint}"
             ) from error
     return Host(name)
-
-
-def loose_ipv4(text: str) -> IPv4Address | None:
-    """The address that C libraries parse from one to four decimal, octal or hexadecimal parts; None for none."""
-    parts = text.split(".")
-    numbers = [number for part in parts if (number := _number(part)) is not None]
-    if len(parts) > 4 or len(numbers) < len(parts):
-        return None
-    *leading, last = numbers
-    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
-        return None
-    value = last
-    for position, number in enumerate(leading):
-        value |= number << (24 - 8 * position)
-    return IPv4Address(value)
 
 
 def read_address(text: str) -> IpAddress | None:
@@ -270,19 +262,3 @@ def read_networks(text: str, key: str) -> tuple[IpNetwork, ...]:
         except ValueError as error:
             raise ConfigError(f"{key}: {item!r} is not an address or network such as 10.1.0.0/16: {error}") from error
     return tuple(networks)
-
-
-def _ends_in_number(name: str) -> bool:
-    last = name.rpartition(".")[2]
-    return last.isdigit() or _number(last) is not None
-
-
-def _number(part: str) -> int | None:
-    try:
-        if part.startswith("0x"):
-            return int(part[2:] or "0", 16) if "_" not in part and part[2:3] not in ("+", "-") else None
-        if not part.isdigit():
-            return None
-        return int(part, 8) if len(part) > 1 and part.startswith("0") else int(part)
-    except ValueError:
-        return None

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from arborcast.core.errors import SecretError
 from arborcast.core.files import Stamp, readable_by_others, stamp_of, write_atomically
@@ -42,22 +42,6 @@ _MAC_BYTES = 16
 _CHECK_INTERVAL_S = 1.0
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-
-
-class MacKeys(Protocol):
-    """Creates and verifies MACs."""
-
-    def mac(self, data: bytes, context: str) -> str: ...
-
-    def is_valid_mac(self, mac: str, data: bytes, context: str) -> bool: ...
-
-
-class Keys(MacKeys, Protocol):
-    """Also seals and opens secrets."""
-
-    def seal(self, plain: bytes, context: str) -> str: ...
-
-    def open(self, sealed: str, context: str) -> bytes: ...
 
 
 class KeyRing:
@@ -204,6 +188,9 @@ class KeyFile:
                     ) from error
             assert self._ring is not None  # noqa: S101 -- for the type checker: read above
             return self._ring
+
+
+Keys = KeyRing | KeyFile
 
 
 def parse_keys(text: str) -> dict[str, bytes]:

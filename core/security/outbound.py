@@ -254,7 +254,8 @@ class AutoCloseSocket(socket.socket):
     leaves those of refused attempts."""
 
     def __del__(self) -> None:
-        self.close()
+        if self.fileno() >= 0:  # not where the system refused it
+            self.close()
 
 
 def _is_this_machine(address: IpAddress) -> bool:

@@ -24,14 +24,8 @@ from arborcast.core.threads import start_thread
 
 HEADER = "traceparent"
 
-# Later versions may append fields after the flags; the fields before keep their meaning.
-_FORM = re.compile(
-    r"(?P<version>[0-9a-f]{2})-(?P<ids>(?P<trace>[0-9a-f]{32})-(?P<parent>[0-9a-f]{16})-[0-9a-f]{2})(?P<more>-.*)?"
-)
-
-_NO_TRACE = "0" * 32
-
-_NO_PARENT = "0" * 16
+# Without zeros as ids. Versions after 00 may append fields after the flags; the fields before keep their meaning.
+_FORM = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(?:-.*)?")
 
 _LONGEST = 512
 
@@ -42,20 +36,12 @@ def read_traceparent(text: str) -> str:
     it, and a push may come long after their trace."""
     text = text.strip(" \t")
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
-    if match is None or match["version"] == "ff" or (match["version"] == "00" and match["more"]):
-        return ""
-    if match["trace"] == _NO_TRACE or match["parent"] == _NO_PARENT:
-        return ""
-    return f"00-{match['ids']}"
+    return "" if match is None else f"00-{match[1]}"
 
 
 def trace_of(traceparent: str) -> str:
     """The id of the trace; empty for none."""
     return traceparent[3:35]
-
-
-def is_sampled(traceparent: str) -> bool:
-    return bool(int(traceparent[-2:], 16) & 1)
 
 
 def shared(traceparents: Iterable[str]) -> str:
@@ -195,7 +181,7 @@ def make_tracing(settings: TracingSettings, part: str, ratio: float | None = Non
 
 
 def sampled(traceparents: Sequence[str]) -> list[str]:
-    return [each for each in traceparents if each and is_sampled(each)]
+    return [each for each in traceparents if each and int(each[-2:], 16) & 1]
 
 
 def _context(traceparent: str) -> Any:

@@ -191,10 +191,11 @@ class Workspace:
         deleted = entry.key
         for above in ancestors(path):
             node_entry = self._entry(above)
-            if node_entry is None or not _is_bare_node(node_entry):
+            if node_entry is None or self.entries.children(node_entry.key) != {deleted}:
                 break
-            if self.entries.children(node_entry.key) != {deleted}:
-                break
+            attributes = node_entry.attributes
+            if attributes.get("topicistopic") != (b"FALSE",) or not set(attributes) <= set(NAMES):
+                break  # a topic, or a node with attributes of others
             edits.append(DeleteEntry(node_entry, above))
             deleted = node_entry.key
         return edits
@@ -265,8 +266,3 @@ def renamed_entry(edit: RenameEntry) -> Entry:
     for kind, value in edit.rdn:
         attributes[kind] = (value.encode(),)
     return Entry.of((edit.rdn, *edit.parent), attributes)
-
-
-def _is_bare_node(entry: Entry) -> bool:
-    """Whether the entry is a node without other attributes, which can be removed."""
-    return entry.attributes.get("topicistopic") == (b"FALSE",) and set(entry.attributes) <= set(NAMES)

@@ -89,7 +89,9 @@ class ListingReader:
                 reading = _read(entry, above)
             if reading.path is not None and reading.path in taken:
                 # With `above` None it is read again next time: it is valid once the other entry is removed.
-                reading = _without_place(reading, f"topic {reading.path} has another entry already")
+                reason = f"topic {reading.path} has another entry already"
+                problem = EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(entry.dn), reason, reading.path)
+                reading = _Reading(entry, None, None, None, None, problem)
             elif reading.path is not None:
                 taken.add(reading.path)
             self._readings[entry.key] = reading
@@ -142,8 +144,3 @@ def _place_by_rdn(
         return steps, make_path(steps)
     except TopicError:
         return None, None
-
-
-def _without_place(reading: _Reading, reason: str) -> _Reading:
-    problem = EntryProblem(ProblemKind.DUPLICATE_TOPIC, format_dn(reading.entry.dn), reason, reading.path)
-    return _Reading(reading.entry, None, None, None, None, problem)

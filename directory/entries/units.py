@@ -21,8 +21,6 @@ from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import Step, TopicPath, make_path, split_path
 from arborcast.topic_model.tree.plans import check_record
 
-_ALIAS, _REFERRAL = "alias", "referral"
-
 
 @dataclass(frozen=True)
 class Units:
@@ -90,7 +88,7 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None) -> Un
 
 def _name_of(entry: Entry) -> str:
     """The name of the unit in the entry's RDN, trimmed as by old clients; empty for none."""
-    if entry.has_class(_ALIAS) or entry.has_class(_REFERRAL):
+    if entry.has_class("alias") or entry.has_class("referral"):
         return ""
     return next((value.strip() for kind, value in entry.dn[0] if kind == "ou"), "")
 

@@ -80,7 +80,7 @@ class LdapDirectory:
             mirror, listing = self._read(session, ListingReader(self._base))
         with self._lock:
             if self._watcher is None:
-                self._store(mirror, listing)
+                self._mirror, self._listing = mirror, listing
         return listing
 
     def write(self, changes: Sequence[Change], seen: Listing, stop: Callable[[], bool] = lambda: False) -> Written:
@@ -91,7 +91,7 @@ class LdapDirectory:
             session = self._writing_session()
             try:
                 if self._mirror is None:
-                    self._store(*self._read(session, self._reader))
+                    self._mirror, self._listing = self._read(session, self._reader)
                 now = self._current()
                 refused = conflicts(changes, seen, now)
                 workspace = Workspace(self._entries(), now, self._base)
@@ -142,9 +142,6 @@ class LdapDirectory:
             mirror = Mirror()
         return mirror, reader.read(mirror.entries, fresh=True)
 
-    def _store(self, mirror: Mirror, listing: Listing) -> None:
-        self._mirror, self._listing = mirror, listing
-
     def _entries(self) -> EntrySet:
         return self._mirror.entries if self._mirror is not None else EntrySet()
 
@@ -184,8 +181,7 @@ class LdapDirectory:
             # The CSN is requested before the read, so that no change is missed in between.
             csn = session.context_csn(self._base)
             with self._lock:
-                mirror, listing = self._read(session, self._reader)
-                self._store(mirror, listing)
+                self._mirror, self._listing = mirror, listing = self._read(session, self._reader)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
@@ -245,9 +241,8 @@ class LdapDirectory:
             started = time.monotonic()
             with self._lock:
                 before = self._current()
-                mirror, listing = self._read(session, self._reader)
-                listing = replace(listing, fresh=False)
-                self._store(mirror, listing)
+                self._mirror, listing = self._read(session, self._reader)
+                self._listing = listing = replace(listing, fresh=False)
             pause = max(self._settings.poll_interval_s, _REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)

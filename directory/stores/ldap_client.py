@@ -164,7 +164,8 @@ class LdapSession:
             control = response.get("controls", {}).get(syncrepl.STATE_CONTROL)
             if entry is None or control is None:
                 return None
-            return EntryChanged(entry, *syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
+            has_children = entry.attributes.get("hassubordinates") == (b"TRUE",)
+            return EntryChanged(entry, *syncrepl.parse_state(bytes(control["value"])), has_children)
         if kind == "intermediateResponse" and response.get("responseName") == syncrepl.INFO_MESSAGE:
             return syncrepl.parse_info(bytes(response["responseValue"]))
         if kind == "searchResDone":
@@ -233,7 +234,3 @@ def _entry(response: Mapping[str, Any]) -> Entry | None:
         return None
     attributes = {name.lower(): tuple(map(bytes, values)) for name, values in response["raw_attributes"].items()}
     return Entry.of(dn, attributes)
-
-
-def _has_children(entry: Entry) -> bool:
-    return entry.attributes.get("hassubordinates") == (b"TRUE",)

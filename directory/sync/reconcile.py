@@ -21,7 +21,7 @@ import msgspec
 from arborcast.core.files import write_atomically
 from arborcast.directory.entries.changes import Change, Move, Put, Remove
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
-from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors
 
 _log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class _Merge:
         # Additions before removals, so that a subscriber of both paths of a moved topic misses nothing.
         added.sort(key=lambda record: (record.path.count("/"), record.path))
         records: list[ControlRecord] = [*added, *map(TopicRemoved, removed)]
-        records.extend(Tombstone(topic_key(path)) for path in removed)
+        records.extend(Tombstone.of("topic", path) for path in removed)
         return Plan(tuple(records), tuple(changes), self._agreed, tuple(self._problems))
 
     def _refuse_below_final(self) -> None:

@@ -176,20 +176,17 @@ class _Known:
         else:
             self.topics[path] = record
 
-    def save_if_due(self) -> None:
-        if self._unsaved and time.monotonic() >= self._save_after:
-            started = time.monotonic()
-            self.save()
-            self._save_after = time.monotonic() + (time.monotonic() - started) / _SAVE_SHARE
-
-    def save(self) -> None:
-        if not self._unsaved:
+    def save(self, *, now: bool = True) -> None:
+        """With `now` False only after a while, so that saving takes a small share of the time."""
+        started = time.monotonic()
+        if not self._unsaved or (started < self._save_after and not now):
             return
         try:
             save_known(self._file, self._directory, self.topics.values(), self.log)
             self._unsaved = False
         except OSError as error:
             _log.warning("directory.state-not-saved %s: %s", self._file, error)
+        self._save_after = time.monotonic() + (time.monotonic() - started) / _SAVE_SHARE
 
 
 class _Refusals:
@@ -219,16 +216,14 @@ class _Refusals:
             problem = next((by_path[path] for path in touched(change) if path in by_path), None)
             if problem is not None:
                 self._until[change] = (problem, until)
-                if problem.kind is ProblemKind.REFUSED:
-                    self._note_refused(change)
-
-    def _note_refused(self, change: Change) -> None:
-        if isinstance(change, Move):
-            self.moves = False
-            self._unmoved.add(change.new)
-        elif isinstance(change, Put) and change.record.path in self._unmoved:
-            self.moves = True
-            self._unmoved.clear()
+                if problem.kind is not ProblemKind.REFUSED:
+                    continue
+                if isinstance(change, Move):
+                    self.moves = False
+                    self._unmoved.add(change.new)
+                elif isinstance(change, Put) and change.record.path in self._unmoved:
+                    self.moves = True
+                    self._unmoved.clear()
 
 
 class _Latest:
@@ -358,7 +353,7 @@ class DirectorySync:
             self._reconciled = None  # the next run is complete
             raise
         worked_s = time.thread_time() - started_s
-        self._known.save_if_due()
+        self._known.save(now=False)
         self._service.wait(min(max(_REST_SECONDS, _REST * worked_s), _LONGEST_REST_SECONDS))
         self._full_run_at = time.monotonic() + _REFUSED_SECONDS
         return _REFUSED_SECONDS

@@ -36,7 +36,7 @@ from xml.sax.saxutils import escape, quoteattr
 from arborcast.core.errors import SecretError
 from arborcast.core.mqtt.settings import EXPIRES_HEADER
 from arborcast.core.recent import Recent
-from arborcast.core.security.keyring import MacKeys
+from arborcast.core.security.keyring import Keys
 from arborcast.core.telemetry import tracing
 from arborcast.core.telemetry.tracing import shared
 from arborcast.dispatch.delivery.credentials import PushSecrets, SecretOpener
@@ -431,7 +431,7 @@ def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-def answer_token(keys: MacKeys | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
+def answer_token(keys: Keys | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
     """The reference parameter by which the gateway lets this server of a queue answer a request, also into a pull point
     of another owner; empty where it needs none."""
     if keys is None or not (server and notification.reply_point):
@@ -460,7 +460,7 @@ class Callback:
 
     subscription: str
     base: str
-    keys: MacKeys
+    keys: Keys
     wait_ms: int
 
     def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
@@ -475,7 +475,7 @@ class Callback:
         return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms
 
 
-def callback_of(subscription: Subscription, keys: MacKeys, wait_s: float) -> Callback | None:
+def callback_of(subscription: Subscription, keys: Keys, wait_s: float) -> Callback | None:
     """For the pushes of a subscription; None if results cannot be reported later. A timely push has no later result."""
     base, manager, _ = subscription.address.rpartition(_MANAGER)
     if not (wait_s and base and manager) or subscription.policy.reliability == "timely":

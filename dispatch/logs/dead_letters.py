@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
 from arborcast.topic_model.records.notifications import Notification
 
@@ -49,17 +49,7 @@ def letter_of(attempt: Attempt, notification: Notification) -> DeadLetter:
     )
 
 
-class _Value(Versioned, frozen=True):
-    letter: DeadLetter
+_codec = RecordCodec[DeadLetter](DeadLetter, "a dead letter", VERSION, name="letter")
 
-
-_codec = VersionedCodec(_Value, "a dead letter", VERSION)
-
-
-def encode(letter: DeadLetter) -> bytes:
-    return _codec.encode(_Value(VERSION, letter))
-
-
-def decode(value: bytes) -> DeadLetter:
-    """The dead letter in a Kafka value. Raises RecordVersionError if a newer Arborcast wrote it."""
-    return _codec.decode(value).letter
+encode, decode = _codec.encode, _codec.decode
+"""The Kafka value of a dead letter. `decode` raises RecordVersionError if a newer Arborcast wrote it."""

@@ -27,7 +27,7 @@ from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.core.wall_clock import is_due
 from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.attempts import partition_of_subscription
@@ -112,15 +112,10 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
     tries: Tries
 
 
-class _Value(Versioned, frozen=True):
-    record: Parked | Tried
+_codec = RecordCodec[Parked | Tried](Parked | Tried, "a record of a parked delivery", VERSION)
 
-
-_codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
-
-
-def encode(record: Parked | Tried) -> bytes:
-    return _codec.encode(_Value(VERSION, record))
+encode, decode = _codec.encode, _codec.decode
+"""The Kafka value of a record. `decode` raises RecordVersionError if a newer Arborcast wrote it."""
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:
@@ -131,11 +126,6 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
         return Delivery(subscription, Place(*numbers)), bool(tried)
     except (ValueError, TypeError) as error:
         raise InfrastructureError(f"the key {key!r} is not that of a parked delivery") from error
-
-
-def decode(value: bytes) -> Parked | Tried:
-    """The record in a Kafka value. Raises RecordVersionError if a newer Arborcast wrote it."""
-    return _codec.decode(value).record
 
 
 class ParkedRecord(NamedTuple):

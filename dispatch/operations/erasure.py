@@ -56,14 +56,7 @@ from arborcast.topic_model.expressions import concrete_topic
 from arborcast.topic_model.projections.erasures import covering, covers, selects
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import pull
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    ErasedPlace,
-    Erasure,
-    ErasureScope,
-    Tombstone,
-    erasure_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, ErasedPlace, Erasure, ErasureScope, Tombstone
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from arborcast.topic_model.records.pull import ERASED, Claimed, Settled, StoredMessage
 from arborcast.topic_model.topics import TopicPath
@@ -228,7 +221,7 @@ class Eraser(Work):
         done = [each for each in self._view.erasures.all() if each.done_ms]
         over = [each for each in done if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
         if over:
-            self._append([Tombstone(erasure_key(each.scope.id)) for each in over])
+            self._append([Tombstone.of("erase", each.scope.id) for each in over])
 
     def _is_settled(self, ends: Mapping[int, int]) -> bool:
         """Whether all notifications before these offsets are dispatched, and archived."""

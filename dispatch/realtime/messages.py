@@ -24,7 +24,7 @@ from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.redelivery.events import NO_LETTERS, NewLetters
@@ -129,26 +129,18 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
         return known is None or (self.run, self.position) >= (known.run, known.position)
 
 
-class _FeedValue(Versioned, frozen=True):
-    feed: WorkerUpdate
-
-
-class _ProgressValue(Versioned, frozen=True):
-    progress: WorkerProgress
-
-
-_feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
-_progress = VersionedCodec(_ProgressValue, "the progress of a worker", VERSION)
+_feed = RecordCodec[WorkerUpdate](WorkerUpdate, "a message to the workers", VERSION, name="feed")
+_progress = RecordCodec[WorkerProgress](WorkerProgress, "the progress of a worker", VERSION, name="progress")
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_feed(feed: WorkerUpdate) -> tuple[bytes, bytes]:
-    return b"%d" % feed.run, _feed.encode(_FeedValue(VERSION, feed))
+    return b"%d" % feed.run, _feed.encode(feed)
 
 
 def decode_feed(key: bytes, value: bytes | None) -> WorkerUpdate:
     """The message in a Kafka value; raises as `VersionedCodec.decode`."""
-    return _feed.decode(value, key).feed
+    return _feed.decode(value, key)
 
 
 def encode_feeds(messages: Iterable[WorkerUpdate], most: int) -> Iterator[tuple[bytes, bytes]]:
@@ -189,7 +181,7 @@ class FeedPieces:
 
 
 def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
-    return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
+    return b"%d" % progress.partition, _progress.encode(progress)
 
 
 def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
@@ -218,7 +210,7 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     """The message in a Kafka value; raises as `VersionedCodec.decode`."""
-    return _progress.decode(value, key).progress
+    return _progress.decode(value, key)
 
 
 def readable_progress(key: bytes, value: bytes | None, offset: int) -> WorkerProgress | None:

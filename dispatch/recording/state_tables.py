@@ -68,7 +68,7 @@ class RoutesSnapshot(Work):
             rows = [
                 {
                     "topic": route.topic,
-                    "subscription": route.subscription_id,
+                    "subscription": route.subscription.id,
                     "expression": route.expression,
                     "state": state,
                     "endpoint": route.subscription.consumer.address,

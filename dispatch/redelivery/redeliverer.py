@@ -36,7 +36,7 @@ from arborcast.dispatch.redelivery.scheduler import RedeliveryContext, Redeliver
 from arborcast.dispatch.redelivery.session import RedeliverySession, SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
-from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
+from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending
 from arborcast.topic_model.subscriptions import Subscription
 
 # Pause between two sessions.
@@ -82,7 +82,7 @@ class SubscriptionEnds:
         self._subscriptions.catch_up(self._timeout_s)
         over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
         if over:
-            self._control.append([Tombstone(suspension_key(each)) for each in over])
+            self._control.append([Tombstone.of("susp", each) for each in over])
 
     def suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
         """The conditions of these exceed their budget: they are not evaluated until the subscriptions are resumed."""

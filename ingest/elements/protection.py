@@ -21,7 +21,7 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import SecretError
-from arborcast.core.security.keyring import KeyFile, Keys, MacKeys
+from arborcast.core.security.keyring import KeyFile, Keys
 from arborcast.core.security.signatures import find_certificate, key_of, new_secret
 from arborcast.core.settings import SecretSettings
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
@@ -117,7 +117,7 @@ class Protector:
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._settings = settings
         self._keys = keys or KeyFile(Path(settings.key_file))
-        self.mac_keys: MacKeys = self._keys
+        self.mac_keys: Keys = self._keys
         self.overlap_ms = settings.overlap_s * 1000
         """Default overlap of an old secret."""
 

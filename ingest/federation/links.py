@@ -17,13 +17,7 @@ import msgspec
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.topology import Member, Topology
 from arborcast.topic_model.patterns.patterns import parse_normal
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    SubscriptionRecord,
-    Tombstone,
-    interest_key,
-    suspension_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone
 from arborcast.topic_model.records.peers import PATH, group_of
 from arborcast.topic_model.routing.interest import merged
 from arborcast.topic_model.subscriptions import (
@@ -120,7 +114,7 @@ def changes(
 def forgotten(topology: Topology, interests: PeerInterests) -> list[ControlRecord]:
     """The records that forget the interest of former members."""
     known = {each.engine for each in topology.members} | {f"{each}/" for each in topology.groups()}
-    return [Tombstone(interest_key(each.peer)) for each in interests if each.peer not in known]
+    return [Tombstone.of("interest", each.peer) for each in interests if each.peer not in known]
 
 
 def reached(to: str, topology: Topology) -> Member | None:
@@ -132,7 +126,7 @@ def reached(to: str, topology: Topology) -> Member | None:
 def resumed(required: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
     """The records that resume suspended links whose peer is back."""
     return [
-        Tombstone(suspension_key(link.id))
+        Tombstone.of("susp", link.id)
         for link in required
         if suspended(link.id) and (member := reached(link.to, topology)) is not None and member.state == "live"
     ]

@@ -24,7 +24,6 @@ from arborcast.topic_model.records.control import (
     RegistrationRecord,
     Tombstone,
 )
-from arborcast.topic_model.records.control import registration_key as key_of
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
@@ -85,7 +84,7 @@ def find_registration(gateway: Gateway, request: Request, identifier: str) -> Re
 
 def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
     """The records that end a registration: one with the reason, for followers, and a tombstone for compaction."""
-    return [RegistrationEnded(registration_id, reason, at_ms), Tombstone(key_of(registration_id))]
+    return [RegistrationEnded(registration_id, reason, at_ms), Tombstone.of("pub", registration_id)]
 
 
 def consumer_address(gateway: Gateway, registration: Registration) -> str:

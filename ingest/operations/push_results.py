@@ -18,7 +18,7 @@ from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.eventlog.topics import RESULTS_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
-from arborcast.core.security.keyring import KeyFile, MacKeys, UnknownKey
+from arborcast.core.security.keyring import KeyFile, Keys, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import LoggedState
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(_Body)
 class PushResults:
     """Takes results. Used on the event loop's thread."""
 
-    def __init__(self, log: LoggedState[Result], keys: MacKeys, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, log: LoggedState[Result], keys: Keys, now: Callable[[], float] = time.time) -> None:
         self._log = log
         self._keys = keys
         self._now = now

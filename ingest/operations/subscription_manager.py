@@ -26,7 +26,6 @@ from arborcast.topic_model.records.control import (
     SubscriptionRecord,
     Tombstone,
     ending,
-    suspension_key,
 )
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import limits, times
@@ -75,7 +74,7 @@ async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again, whether its subscriber had paused it or the engine had suspended it."""
     async with locked_subscription(gateway, request, target) as subscription:
         # Even if this view has no suspension yet.
-        await replace(gateway, subscription, Tombstone(suspension_key(subscription.id)), paused=False)
+        await replace(gateway, subscription, Tombstone.of("susp", subscription.id), paused=False)
     return _reply("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
 

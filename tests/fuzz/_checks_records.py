@@ -157,7 +157,7 @@ def check_control(data: bytes) -> None:
     key, _, value = data.partition(b"\n")
     try:
         record = control.decode(key, value or None)
-    except InfrastructureError:
+    except (InfrastructureError, UnicodeDecodeError):
         return
     again = control.encode(record)
     assert control.decode(*again) == record

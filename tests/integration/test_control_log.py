@@ -185,7 +185,7 @@ def test_after_the_upgrade_a_follower_continues_at_its_position(
             follower.read_to_end(120)
         assert (seen, follower.position) == ([topic(1)], 1)
 
-    monkeypatch.setattr(control._codec, "version", newer)
+    monkeypatch.setattr(control._codec.codec, "version", newer)
     follower.read_to_end(120)
 
     assert seen == [topic(1), TopicRecord(TopicPath("newer")), topic(2)]

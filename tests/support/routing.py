@@ -21,9 +21,6 @@ from arborcast.topic_model.records.control import (
     TopicRemoved,
     TriggerEnded,
     TriggerRecord,
-    subscription_key,
-    topic_key,
-    trigger_key,
 )
 from arborcast.topic_model.routing import History, RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
@@ -117,7 +114,9 @@ control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(TopicRemoved, paths),
     st.builds(TriggerRecord, triggers),
     st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
-    st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key), _trigger_ids.map(trigger_key))),
+    st.builds(Tombstone.of, st.just("sub"), _ids),
+    st.builds(Tombstone.of, st.just("topic"), paths),
+    st.builds(Tombstone.of, st.just("trigger"), _trigger_ids),
 )
 
 

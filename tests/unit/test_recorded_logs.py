@@ -98,7 +98,7 @@ def written(name: str) -> Iterator[Kept]:
             record = control.decode(b"topic:x", text.encode())
             if type(record).__name__ in ("SubscriptionRecord", "PullPointRecord", "RegistrationRecord", "TopicRecord"):
                 yield Kept(*control.encode(record))
-        yield Kept(*control.encode(control.Tombstone(control.subscription_key("s1"))))
+        yield Kept(*control.encode(control.Tombstone.of("sub", "s1")))
     if name == "parked":
         yield Kept(b"s2\t7.0.4", next(written("parked")).value)
         yield Kept(b"s2\t7.0.4", None)

@@ -13,14 +13,7 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.dispatch.delivery.envelope import CALLBACK_HEADER
 from arborcast.ingest.state.pull_queues import MessageClaim
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.control import (
-    Erasure,
-    ErasureScope,
-    Tombstone,
-    TopicPolicy,
-    TopicRecord,
-    suspension_key,
-)
+from arborcast.topic_model.records.control import Erasure, ErasureScope, Tombstone, TopicPolicy, TopicRecord
 from arborcast.topic_model.records.results import PATH
 from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
@@ -498,7 +491,7 @@ class Scenario:
             found = sorted(gateway.control.suspensions.ids())
             self.kernel.count("suspended subscriptions resumed", len(found))
             if found:
-                gateway.commit([Tombstone(suspension_key(each)) for each in found], lambda result: None)
+                gateway.commit([Tombstone.of("susp", each) for each in found], lambda result: None)
 
     def erase(self) -> None:
         """Erase a message that waits for an endpoint, or all of its topic so far."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,7 +91,10 @@ class Alternative:
         The set is a bit mask, so a pattern with many `//` needs no backtracking.
         """
         steps = list(split_path(path))
-        depth, parent_namespace = self._anchor_depth(steps)
+        depth, parent_namespace = 0, self.anchor[1:-1]
+        if not is_virtual(self.anchor):
+            depth = sum(1 for _ in split_path(self.anchor))
+            parent_namespace = steps[depth - 1][0]
         reached = 1
         levels_above_end = len(steps) - depth
         for step in steps[depth:]:
@@ -122,12 +125,6 @@ class Alternative:
         if self.reach is Reach.CHILDREN:
             return levels_above_end == 1
         return self.reach in (Reach.DESCENDANTS, Reach.SUBTREE)
-
-    def _anchor_depth(self, steps: Sequence[Step]) -> tuple[int, str]:
-        if is_virtual(self.anchor):
-            return 0, self.anchor[1:-1]
-        depth = sum(1 for _ in split_path(self.anchor))
-        return depth, steps[depth - 1][0]
 
 
 def is_virtual(anchor: str) -> bool:

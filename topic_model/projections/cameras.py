@@ -6,16 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from arborcast.topic_model.records.control import (
-    CameraRecord,
-    CameraState,
-    ControlRecord,
-    SecretsResealed,
-    Tombstone,
-    camera_key,
-)
+from arborcast.topic_model.records.control import CameraRecord, CameraState, ControlRecord, SecretsResealed, Tombstone
 
-_KEY = camera_key("")
+_KEY = "camera:"
 
 
 class Cameras:

@@ -133,8 +133,8 @@ class OpenMessages:
         """The message that this part repeats; None for a new part."""
         key = key_of(part)
         done = self._done.get(key)
-        if done is not None and part.accepted_ms - done.accepted_ms > _KNOWN_MS:
-            done = None
+        if done is not None and abs(part.accepted_ms - done.accepted_ms) > _KNOWN_MS:
+            done = None  # also where the clock was put back since
         candidates = (self.open.get(key), self._waiting.get(key), done)
         return next((each for each in candidates if each is not None and _is_again(each, part)), None)
 

@@ -27,9 +27,14 @@ class BoundEndpoints:
 
     def bind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint | None) -> None:
         """Set the pull point of a subscription; None for none."""
-        old = self._bound.pop(subscription_id, None)
+        its_owner, old = self._bound.pop(subscription_id, ("", None))
         if old is not None:
-            self._unbind(subscription_id, *old)
+            discard(self._subscriptions, old.id, subscription_id)
+            if old.name:
+                named = self._named[its_owner, old.name]
+                discard(named, old.id, subscription_id)
+                if not named:
+                    del self._named[its_owner, old.name]
         if endpoint is not None:
             self._bound[subscription_id] = owner, endpoint
             self._subscriptions.setdefault(endpoint.id, set()).add(subscription_id)
@@ -53,14 +58,6 @@ class BoundEndpoints:
     def __len__(self) -> int:
         """The number of subscriptions with such a pull point."""
         return len(self._bound)
-
-    def _unbind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint) -> None:
-        discard(self._subscriptions, endpoint.id, subscription_id)
-        if endpoint.name:
-            named = self._named[owner, endpoint.name]
-            discard(named, endpoint.id, subscription_id)
-            if not named:
-                del self._named[owner, endpoint.name]
 
 
 class PullPoints:
@@ -92,7 +89,8 @@ class PullPoints:
                 self._link(subscription.id, subscription.pull_point)
                 self.endpoints.bind(subscription.id, subscription.owner, subscription.endpoint)
             case SubscriptionEnded(id=subscription_id) | Tombstone(subject=("sub", subscription_id)):
-                self._end(subscription_id)
+                self._link(subscription_id, "")
+                self.endpoints.bind(subscription_id, "", None)
 
     def get(self, pull_point_id: str) -> PullPointRecord | None:
         """The created pull point with this id."""
@@ -130,10 +128,6 @@ class PullPoints:
     def of_owner(self, owner: str) -> int:
         """The number of this owner's pull points."""
         return self._owned[owner]
-
-    def _end(self, subscription_id: str) -> None:
-        self._link(subscription_id, "")
-        self.endpoints.bind(subscription_id, "", None)
 
     def _remove(self, pull_point_id: str) -> None:
         old = self._points.pop(pull_point_id, None)

@@ -15,7 +15,6 @@ from arborcast.topic_model.records.control import (
     SubscriptionSuspended,
     Tombstone,
     TriggerEnded,
-    suspension_key,
 )
 from arborcast.topic_model.subscriptions import Subscription
 
@@ -61,7 +60,7 @@ class Suspensions:
 
     def resumption(self, subscription_id: str) -> list[ControlRecord]:
         """The record that ends a suspension, if any."""
-        return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
+        return [Tombstone.of("susp", subscription_id)] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
         if self._ids is None:

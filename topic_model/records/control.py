@@ -26,8 +26,7 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -40,6 +39,12 @@ SPLIT = "split"
 FAST = "fast"
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    id: str
+    reason: EndReason
+    at_ms: int
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -113,12 +118,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
     subscription: Subscription
 
 
-class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
+class SubscriptionEnded(_Ended, frozen=True, tag="subscription-ended"):
     """The subscription ended, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
@@ -133,12 +134,8 @@ class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False,
     until_ms: int = 0
 
 
-class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
+class PullPointEnded(_Ended, frozen=True, tag="pull-point-ended"):
     """The pull point was removed, with its messages."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
@@ -147,12 +144,8 @@ class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
     registration: Registration
 
 
-class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
+class RegistrationEnded(_Ended, frozen=True, tag="registration-ended"):
     """The registration ended, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
@@ -181,12 +174,8 @@ class TriggerRecord(msgspec.Struct, frozen=True, tag="trigger"):
     subscription: Subscription
 
 
-class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
+class TriggerEnded(_Ended, frozen=True, tag="trigger-ended"):
     """The trigger was removed, with the reason."""
-
-    id: str
-    reason: EndReason
-    at_ms: int
 
 
 class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
@@ -265,10 +254,22 @@ class CameraState(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera-s
     consumer: str = ""
 
 
+Kind = Literal[
+    "topic", "sub", "pull", "pub", "susp", "seal", "places", "trigger", "interest", "erase", "camera", "camstate"
+]
+"""The kinds of entities: the first words of their keys. `susp`, `seal` and `camstate` are no fields of the subscription
+or camera, since they have other writers; a node with `places` need not be a topic."""
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value, which deletes the entity of this key. It follows an Ended or Removed record."""
 
     key: str
+
+    @staticmethod
+    def of(kind: Kind, identifier: str) -> Tombstone:
+        """That of the entity with this id, path or name."""
+        return Tombstone(f"{kind}:{identifier}")
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -299,92 +300,36 @@ _Stated = (
 ControlRecord = _Stated | Tombstone
 
 
-class _Value(Versioned, frozen=True):
-    record: _Stated
-
-
-_codec = VersionedCodec(_Value, "control record", VERSION, readable=True)
-
-
-def topic_key(path: TopicPath) -> str:
-    return f"topic:{path}"
-
-
-def subscription_key(subscription_id: str) -> str:
-    return f"sub:{subscription_id}"
-
-
-def pull_point_key(pull_point_id: str) -> str:
-    return f"pull:{pull_point_id}"
-
-
-def registration_key(registration_id: str) -> str:
-    return f"pub:{registration_id}"
-
-
-def suspension_key(subscription_id: str) -> str:
-    """Key of a subscription's suspension: a separate key, since it has other writers."""
-    return f"susp:{subscription_id}"
-
-
-def resealing_key(subscription_id: str) -> str:
-    """Key of a subscription's resealed secrets: a separate key, as for suspensions."""
-    return f"seal:{subscription_id}"
-
-
-def places_key(path: TopicPath) -> str:
-    """Key of a node's places: a separate key, since a node need not be a topic."""
-    return f"places:{path}"
-
-
-def trigger_key(trigger_id: str) -> str:
-    return f"trigger:{trigger_id}"
-
-
-def interest_key(peer: str) -> str:
-    return f"interest:{peer}"
-
-
-def erasure_key(erasure_id: str) -> str:
-    return f"erase:{erasure_id}"
-
-
-def camera_key(name: str) -> str:
-    return f"camera:{name}"
-
-
-def camera_state_key(name: str) -> str:
-    """Key of a camera's state: a separate key, since the gateway writes it."""
-    return f"camstate:{name}"
+_codec = RecordCodec[_Stated](_Stated, "control record", VERSION, readable=True)
 
 
 def key_of(record: ControlRecord) -> str:
     """The Kafka key of a record."""
     match record:
         case TopicRecord(path=path) | TopicRemoved(path=path):
-            return topic_key(path)
+            return f"topic:{path}"
         case SubscriptionRecord(subscription=Subscription(id=identifier)) | SubscriptionEnded(id=identifier):
-            return subscription_key(identifier)
+            return f"sub:{identifier}"
         case PullPointRecord(id=identifier) | PullPointEnded(id=identifier):
-            return pull_point_key(identifier)
+            return f"pull:{identifier}"
         case RegistrationRecord(registration=Registration(id=identifier)) | RegistrationEnded(id=identifier):
-            return registration_key(identifier)
+            return f"pub:{identifier}"
         case SubscriptionSuspended(id=identifier):
-            return suspension_key(identifier)
+            return f"susp:{identifier}"
         case SecretsResealed(id=identifier):
-            return resealing_key(identifier)
+            return f"seal:{identifier}"
         case TopicPlaces(path=path):
-            return places_key(path)
+            return f"places:{path}"
         case TriggerRecord(subscription=Subscription(id=identifier)) | TriggerEnded(id=identifier):
-            return trigger_key(identifier)
+            return f"trigger:{identifier}"
         case PeerInterest(peer=peer):
-            return interest_key(peer)
+            return f"interest:{peer}"
         case Erasure(scope=scope):
-            return erasure_key(scope.id)
+            return f"erase:{scope.id}"
         case CameraRecord(name=name):
-            return camera_key(name)
+            return f"camera:{name}"
         case CameraState(name=name):
-            return camera_state_key(name)
+            return f"camstate:{name}"
         case Tombstone(key=key):
             return key
 
@@ -408,46 +353,38 @@ def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlR
     possibly unread records, so nulls for all are written."""
     return [
         SubscriptionEnded(subscription_id, reason, at_ms),
-        Tombstone(subscription_key(subscription_id)),
-        Tombstone(suspension_key(subscription_id)),
-        Tombstone(resealing_key(subscription_id)),
+        Tombstone.of("sub", subscription_id),
+        Tombstone.of("susp", subscription_id),
+        Tombstone.of("seal", subscription_id),
     ]
 
 
 def ending_pull_point(pull_point_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
     """The records that end a pull point."""
-    return [PullPointEnded(pull_point_id, reason, at_ms), Tombstone(pull_point_key(pull_point_id))]
+    return [PullPointEnded(pull_point_id, reason, at_ms), Tombstone.of("pull", pull_point_id)]
 
 
 def ending_trigger(trigger_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
     """The records that end a trigger."""
     return [
         TriggerEnded(trigger_id, reason, at_ms),
-        Tombstone(trigger_key(trigger_id)),
-        Tombstone(suspension_key(trigger_id)),
+        Tombstone.of("trigger", trigger_id),
+        Tombstone.of("susp", trigger_id),
     ]
 
 
 def ending_camera(name: str) -> list[ControlRecord]:
     """The records that end a camera."""
-    key = camera_key(name)
-    return [Tombstone(key), Tombstone(camera_state_key(name)), Tombstone(resealing_key(key))]
+    key = f"camera:{name}"
+    return [Tombstone(key), Tombstone.of("camstate", name), Tombstone.of("seal", key)]
 
 
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     """Kafka key and value of a record."""
-    key = key_of(record).encode()
-    if isinstance(record, Tombstone):
-        return key, None
-    return key, _codec.encode(_Value(VERSION, record))
+    return key_of(record).encode(), None if isinstance(record, Tombstone) else _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
-    """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
-    unreadable record."""
-    if value is None:
-        try:
-            return Tombstone(key.decode())
-        except UnicodeDecodeError as error:
-            raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
-    return _codec.decode(value, key).record
+    """The record of a Kafka key and value. Raises RecordVersionError for a newer version, InfrastructureError for an
+    unreadable value, UnicodeDecodeError for an unreadable key."""
+    return Tombstone(key.decode()) if value is None else _codec.decode(value, key)

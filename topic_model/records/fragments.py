@@ -9,12 +9,13 @@ One partition, so every fold of the log (`topic_model.projections.open_messages`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Literal
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
@@ -71,11 +72,7 @@ class GivenUp(msgspec.Struct, frozen=True, omit_defaults=True, tag="given-up"):
 FragmentRecord = StoredPart | Assembled | GivenUp
 
 
-class _Value(Versioned, frozen=True):
-    record: FragmentRecord
-
-
-_codec = VersionedCodec(_Value, "a record of the parts of a message", VERSION)
+_codec = RecordCodec[FragmentRecord](FragmentRecord, "a record of the parts of a message", VERSION)
 
 
 def key_of(record: FragmentRecord) -> bytes:
@@ -85,13 +82,13 @@ def key_of(record: FragmentRecord) -> bytes:
 
 def encode(record: FragmentRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    return key_of(record), _codec.encode(_Value(VERSION, record))
+    return key_of(record), _codec.encode(record)
 
 
 def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
     """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
     unreadable record."""
-    return _codec.decode(value).record
+    return _codec.decode(value)
 
 
 # Maximum number of ranges in a message; others become ….
@@ -101,21 +98,10 @@ _MAX_RANGES = 50
 def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as text for messages: `0-3 5 8`, shortened after many gaps."""
     written: list[str] = []
-    for first, last in _runs(numbers):
+    for _, together in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         if len(written) == _MAX_RANGES:
             written.append("…")
             break
-        written.append(str(first) if first == last else f"{first}-{last}")
+        run = [number for _, number in together]
+        written.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
     return " ".join(written)
-
-
-def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first = last = -2
-    for number in numbers:
-        if number != last + 1:
-            if last >= 0:
-                yield first, last
-            first = number
-        last = number
-    if last >= 0:
-        yield first, last

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.message_types import root_type
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -159,21 +159,15 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int, co
     )
 
 
-class _Value(Versioned, frozen=True):
-    notification: Notification
+_codec = RecordCodec[Notification](Notification, "a notification record", VERSION, name="notification")
 
-
-_codec = VersionedCodec(_Value, "a notification record", VERSION)
+decode = _codec.decode
+"""The notification of a Kafka value. Raises RecordVersionError for a newer version."""
 
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    return notification.topic.encode(), _codec.encode(_Value(VERSION, notification))
-
-
-def decode(value: bytes | None) -> Notification:
-    """The notification of a Kafka value. Raises RecordVersionError for a newer version."""
-    return _codec.decode(value).notification
+    return notification.topic.encode(), _codec.encode(notification)
 
 
 class _Record(Protocol):

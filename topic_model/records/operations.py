@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 from arborcast.core.wall_clock import time_ms
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -88,21 +88,17 @@ class OperationEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended
         return not self.result.startswith(_FAILED)
 
 
-class _Value(Versioned, frozen=True):
-    record: OperationBegun | OperationEnded
+_Record = OperationBegun | OperationEnded
+
+_codec = RecordCodec[_Record](_Record, "a record of an operation", VERSION, readable=True)
+
+decode = _codec.decode
+"""The record in a value. Raises RecordVersionError, or InfrastructureError."""
 
 
-_codec = VersionedCodec(_Value, "a record of an operation", VERSION, readable=True)
-
-
-def encode(record: OperationBegun | OperationEnded) -> tuple[bytes, bytes]:
+def encode(record: _Record) -> tuple[bytes, bytes]:
     """The key and the value of a record."""
-    return record.id.encode(), _codec.encode(_Value(VERSION, record))
-
-
-def decode(value: bytes | None) -> OperationBegun | OperationEnded:
-    """The record in a value. Raises RecordVersionError, or InfrastructureError."""
-    return _codec.decode(value).record
+    return record.id.encode(), _codec.encode(record)
 
 
 def pieces_of(operation: OperationBegun) -> Iterator[OperationBegun]:

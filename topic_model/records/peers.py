@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
@@ -99,43 +100,24 @@ _pushes = VersionedCodec(PeerPush, "a push of another engine", _VERSION)
 
 _interests = VersionedCodec(Interest, "an interest of another engine", _VERSION, readable=True)
 
+decode_push, decode_interest = _pushes.decode, _interests.decode
+"""They raise RecordVersionError for a newer version, InfrastructureError for invalid data."""
+
 
 def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
     """The body of a push over a link."""
     forwarded = [
-        Forwarded(
-            id=each.original_id,
-            topic=each.topic,
-            payload=each.payload,
-            path=(*each.path, peer.own),
-            producer=each.producer,
-            publisher=each.publisher,
-            priority=each.priority,
-            valid_until_ms=each.valid_until_ms,
-            type=each.type,
-            reliable=each.reliable,
-            traceparent=each.traceparent,
-            prefixes=each.prefixes,
-            subject=each.subject,
-            package=each.package,
-            cause=each.cause,
-            hops=each.hops,
-            distribution=each.distribution,
-            triggers_left=each.triggers_left,
+        msgspec.structs.replace(
+            msgspec.convert(each, Forwarded, from_attributes=True), id=each.original_id, path=(*each.path, peer.own)
         )
         for each in notifications
     ]
     return _pushes.encode(PeerPush(_VERSION, peer.own, peer.to, forwarded))
 
 
-def decode_push(body: bytes) -> PeerPush:
-    """Raises RecordVersionError for a newer version, InfrastructureError for invalid data."""
-    return _pushes.decode(body)
-
-
 def datagram_url(address: str, port: int) -> str:
     """The address of a link for datagrams."""
-    return f"{DATAGRAMS}[{address}]:{port}" if ":" in address else f"{DATAGRAMS}{address}:{port}"
+    return f"{DATAGRAMS}{in_url(address)}:{port}"
 
 
 def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -169,11 +151,6 @@ def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
 def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
     """The body of an interest."""
     return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
-
-
-def decode_interest(body: bytes) -> Interest:
-    """As `decode_push`."""
-    return _interests.decode(body)
 
 
 def group_of(engine: str) -> str:

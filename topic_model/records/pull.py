@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.versions import RecordCodec
 
 VERSION = 1
 
@@ -71,20 +71,16 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True, tag="returned"):
 PullRecord = StoredMessage | Claimed | Settled | Returned
 
 
-class _Value(Versioned, frozen=True):
-    record: PullRecord
-
-
-_codec = VersionedCodec(_Value, "a record of a pull point", VERSION)
+_codec = RecordCodec[PullRecord](PullRecord, "a record of a pull point", VERSION)
 
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    return pull_point_id.encode(), _codec.encode(_Value(VERSION, record))
+    return pull_point_id.encode(), _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
     """The pull point and the record of a Kafka key and value. Raises RecordVersionError for a newer version and
     InfrastructureError for an unreadable record."""
-    record = _codec.decode(value).record
+    record = _codec.decode(value)
     return key.decode(), record

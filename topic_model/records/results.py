@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.core.errors import SecretError
-from arborcast.core.security.keyring import MacKeys
-from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.security.keyring import Keys
+from arborcast.core.versions import RecordCodec
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 
 PATH = "/results/"
@@ -57,11 +57,10 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float = 0.0
 
 
-class _Value(Versioned, frozen=True):
-    result: Result
+_codec = RecordCodec[Result](Result, "the result of a push", VERSION, name="result")
 
-
-_codec = VersionedCodec(_Value, "the result of a push", VERSION)
+decode = _codec.decode
+"""The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -70,12 +69,7 @@ _decoder = msgspec.msgpack.Decoder(Promise)
 
 def encode(result: Result) -> tuple[bytes, bytes]:
     """The key and the value of a record."""
-    return result.promise.subscription.encode(), _codec.encode(_Value(VERSION, result))
-
-
-def decode(value: bytes | None) -> Result:
-    """The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
-    return _codec.decode(value).result
+    return result.promise.subscription.encode(), _codec.encode(result)
 
 
 _ANSWERS = "answers to requests of queues"
@@ -93,13 +87,13 @@ class ServedRequest(NamedTuple):
     server: str
 
 
-def write_answer_token(request: ServedRequest, until_ms: int, keys: MacKeys) -> str:
+def write_answer_token(request: ServedRequest, until_ms: int, keys: Keys) -> str:
     """The token with which this server may answer this request until `until_ms` (milliseconds since the epoch). Raises
     SecretError."""
     return f"{until_ms}.{keys.mac(_encoder.encode((request, until_ms)), _ANSWERS)}"
 
 
-def may_answer(token: str, request: ServedRequest, now_ms: int, keys: MacKeys) -> bool:
+def may_answer(token: str, request: ServedRequest, now_ms: int, keys: Keys) -> bool:
     """Whether the token permits this server to answer this request now. Raises SecretError if the keys cannot be
     read."""
     until, _, made = token.partition(".")
@@ -108,13 +102,13 @@ def may_answer(token: str, request: ServedRequest, now_ms: int, keys: MacKeys) -
     return keys.is_valid_mac(made, _encoder.encode((request, int(until))), _ANSWERS)
 
 
-def write_promise(promise: Promise, keys: MacKeys) -> str:
+def write_promise(promise: Promise, keys: Keys) -> str:
     """The promise as the end of an address. Raises SecretError."""
     packed = _encoder.encode(promise)
     return f"{base64.urlsafe_b64encode(packed).decode().rstrip('=')}.{keys.mac(packed, _CONTEXT)}"
 
 
-def read_promise(text: str, keys: MacKeys) -> Promise:
+def read_promise(text: str, keys: Keys) -> Promise:
     """The promise at the end of an address. Raises ForeignAddress, or SecretError without the keys to check it."""
     encoded, _, mac = text.partition(".")
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -90,7 +91,7 @@ class PackedHistory(msgspec.Struct, frozen=True, array_like=True):
 
     def recent(self, at: int) -> RecentChanges:
         """The changes from this position on, and some before."""
-        first = _first(bisect_left(self.pieces, at, key=lambda piece: piece.last), len(self.pieces))
+        first = _first(bisect_left(self.pieces, at, key=attrgetter("last")), len(self.pieces))
         changes: list[Change] = []
         now: dict[str, Subscription] = {}
         for piece in self.pieces[first:]:
@@ -99,6 +100,7 @@ class PackedHistory(msgspec.Struct, frozen=True, array_like=True):
         return RecentChanges(self.pieces[first - 1].last + 1 if first else 0, changes, now)
 
 
+_position = attrgetter("position")
 _encoder = msgspec.msgpack.Encoder()
 _changes_decoder = msgspec.msgpack.Decoder(list[Change])
 _now_decoder = msgspec.msgpack.Decoder(list[Subscription])
@@ -169,22 +171,12 @@ class History:
         return PackedHistory(tuple(pieces))
 
 
-def _position(change: Change) -> int:
-    return change.position
-
-
 class Found(NamedTuple):
     """The recipients of a notification: `existing` subscriptions, in their current state, and subscriptions `ended`
     since, in their former state."""
 
     existing: Sequence[Subscription]
     ended: Sequence[Subscription]
-
-
-def _queued(found: Found, queue: TopicPath) -> Found:
-    """Replace the servers of a queue by the queue; one of them gets the request later."""
-    existing, ended = ([each for each in part if not each.queue] for part in found)
-    return Found([*existing, queue_of(queue)], ended)
 
 
 class Recipients:
@@ -214,12 +206,16 @@ class Recipients:
         if notification.only:
             found = Found(*([each for each in part if each.id == notification.only] for part in found))
         elif notification.queue:
-            found = _queued(found, notification.topic)
+            # In place of its servers: one of them gets the request later.
+            existing, ended = ([each for each in part if not each.queue] for part in found)
+            found = Found([*existing, queue_of(notification.topic)], ended)
         return found
 
     def _as_of_stamp(self, notification: Notification, matched: Iterable[Subscription]) -> Found:
         at, accepted_ms = notification.control, notification.accepted_ms
-        known = self._former_at(at)
+        if self._former is None or at < self._former.reaches:
+            self._former = _FormerStates(self._recent(at))
+        known = self._former
         last = known.last
         existing = [each for each in matched if last.get(each.id, -1) < at and not each.expired(accepted_ms)]
         ended = []
@@ -231,11 +227,6 @@ class Recipients:
                 else:
                     existing.append(now)
         return Found(existing, ended)
-
-    def _former_at(self, at: int) -> _FormerStates:
-        if self._former is None or at < self._former.reaches:
-            self._former = _FormerStates(self._recent(at))
-        return self._former
 
 
 class _Span(NamedTuple):

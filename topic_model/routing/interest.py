@@ -79,13 +79,9 @@ def _node(simple: str) -> _Node:
 def _summary(nodes: set[_Node], limit: int) -> tuple[str, ...]:
     nodes = _uncovered(nodes)
     for least in (2, 1):
-        if _too_large(nodes, limit):
+        if len(nodes) > limit or _characters(nodes) > MAX_CHARACTERS:
             nodes = _widened(nodes, limit, least)
     return tuple(sorted(node.normal for node in nodes))
-
-
-def _too_large(nodes: set[_Node], limit: int) -> bool:
-    return len(nodes) > limit or _characters(nodes) > MAX_CHARACTERS
 
 
 def _characters(nodes: Iterable[_Node]) -> int:
@@ -108,7 +104,7 @@ def _widened(nodes: set[_Node], limit: int, least: int) -> set[_Node]:
     number, characters = len(nodes), _characters(nodes)
     levels: defaultdict[int, set[_Node]] = defaultdict(set)
     for node in nodes:
-        levels[_depth(node.anchor)].add(node)
+        levels[sum(1 for _ in anchors_above(node.anchor))].add(node)
     for depth in range(max(levels), 0, -1):
         siblings: defaultdict[str, list[_Node]] = defaultdict(list)
         for node in levels[depth]:
@@ -126,7 +122,3 @@ def _widened(nodes: set[_Node], limit: int, least: int) -> set[_Node]:
             if number <= limit and characters <= MAX_CHARACTERS:
                 return _uncovered({node for level in levels.values() for node in level})
     return _uncovered({node for level in levels.values() for node in level})
-
-
-def _depth(anchor: str) -> int:
-    return sum(1 for _ in anchors_above(anchor))

@@ -46,16 +46,7 @@ class Members(Sequence[Subscription]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Subscription]: ...
     def __getitem__(self, index: int | slice) -> Subscription | Sequence[Subscription]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        if index < 0:
-            index += self._count
-        if index >= 0:
-            for piece in self.pieces:
-                if index < len(piece):
-                    return piece[index]
-                index -= len(piece)
-        raise IndexError("index out of range")
+        return tuple(self)[index]  # members are mostly iterated
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Members | tuple):

@@ -58,10 +58,6 @@ class Route(msgspec.Struct, frozen=True):
     expression: str
     subscription: Subscription
 
-    @property
-    def subscription_id(self) -> str:
-        return self.subscription.id
-
 
 class Statistics(msgspec.Struct, frozen=True):
     """Sizes of a routing table, for the metrics."""

@@ -88,15 +88,11 @@ class FlatMap:
         bucket = hashed >> self._shift
         for index in range(self._starts[bucket], self._starts[bucket + 1]):
             if self._hashes[index] == hashed:
-                begin = self._offsets[index] + _LENGTH.size
-                end = begin + len(encoded)
-                if self._blob[begin:end] == encoded and self._key_length(index) == len(encoded):
+                written, start = _LENGTH.pack(len(encoded)) + encoded, self._offsets[index]
+                end = start + len(written)
+                if self._blob[start:end] == written:
                     return self._blob[end : self._offsets[index + 1]]
         return None
-
-    def _key_length(self, index: int) -> int:
-        length: int = _LENGTH.unpack_from(self._blob, self._offsets[index])[0]
-        return length
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

@@ -32,9 +32,9 @@ class SnapshotView(Resolver):
     proportional to the overlay's size; unpacked parts stay with the snapshot. Or continue from an overlay with `change`
     for each step."""
 
-    def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None, remembered_answers: int = 100_000) -> None:
+    def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None) -> None:
         """Raises ValueError if the overlay belongs to another snapshot."""
-        super().__init__(remembered_answers)
+        super().__init__(100_000)
         self._snapshot = snapshot
         # By selector: differences to apply when the members are requested; the requested members; and those of them
         # with further changes.
@@ -194,12 +194,12 @@ class SteppedView:
     """Answers as the table's `match` and `recipients` at the same position. For one thread. Memory is bounded by the
     base, the current subscriptions, and the table's history."""
 
-    def __init__(self, snapshot: Snapshot, remembered_answers: int = 100_000) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         """Usable once the opening steps are applied."""
         self.position = UNSTAMPED
         """The reached position of the control log."""
         self._base = snapshot.base
-        self._view = SnapshotView(snapshot, remembered_answers=remembered_answers)
+        self._view = SnapshotView(snapshot)
         self._pieces: list[ViewStep] = []
         self._history = History()
         # For subscriptions with history: the position of their last change, and those that exist.

@@ -17,15 +17,7 @@ from itertools import islice
 
 import msgspec
 
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    Tombstone,
-    TopicPlaces,
-    TopicRecord,
-    TopicRemoved,
-    places_key,
-    topic_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPlaces, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, parent_of
 from arborcast.topic_model.tree.plans import MAX_CODE_LENGTH
 from arborcast.topic_model.tree.tree import TopicTree
@@ -110,7 +102,7 @@ class Places:
         if path in self._overwritten:
             overwritten = self._overwritten.pop(path)
             if overwritten is None:
-                self._to_repeat += [TopicRemoved(path), Tombstone(topic_key(path))]
+                self._to_repeat += [TopicRemoved(path), Tombstone.of("topic", path)]
             elif overwritten.code:
                 self._to_repeat.append(overwritten)
             else:
@@ -172,7 +164,7 @@ class Places:
         """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
         codes."""
         nodes = sorted(self._emptied.pop() for _ in range(min(_CODES_PER_PLAN, len(self._emptied))))
-        return [Tombstone(places_key(path)) for path in nodes if not tree.is_node(path) and path not in changed]
+        return [Tombstone.of("places", path) for path in nodes if not tree.is_node(path) and path not in changed]
 
 
 class _Assignment:

@@ -14,7 +14,7 @@ import msgspec
 
 from arborcast.core.errors import TopicError
 from arborcast.core.printable import NOT_XML
-from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
 from arborcast.topic_model.tree.distribution import check_routing
 from arborcast.topic_model.tree.tree import TopicTree
@@ -168,4 +168,4 @@ def _subtree(tree: TopicTree, path: TopicPath) -> list[TopicPath]:
 def _removal(paths: Iterable[TopicPath]) -> list[ControlRecord]:
     deepest_first = list(paths)[::-1]
     removed: list[ControlRecord] = [TopicRemoved(path) for path in deepest_first]
-    return removed + [Tombstone(topic_key(path)) for path in deepest_first]
+    return removed + [Tombstone.of("topic", path) for path in deepest_first]

@@ -267,11 +267,12 @@ class TopicTree:
         """Follow the steps of an alternative down the tree, into reachable branches only."""
         anchor = TopicPath(alternative.anchor)
         arrived, reach = alternative.arrived, alternative.reach
-        children: Iterable[TopicPath] = self._tops(anchor) if is_virtual(anchor) else self.children(anchor)
-        namespace = anchor[1:-1] if is_virtual(anchor) else namespace_of(anchor)
-        waiting: list[tuple[Iterable[TopicPath], int, int, str]] = [
-            (children, 0 if is_virtual(anchor) else len(anchor) + 1, 1, namespace)
-        ]
+        waiting: list[tuple[Iterable[TopicPath], int, int, str]]
+        if is_virtual(anchor):
+            waiting = [(self._tops(anchor), 0, 1, anchor[1:-1])]
+        else:
+            *_, (namespace, _name) = split_path(anchor)
+            waiting = [(self.children(anchor), len(anchor) + 1, 1, namespace)]
         while waiting:
             children, start, reached, parent_namespace = waiting.pop()
             is_child = reach is Reach.CHILDREN and reached & arrived
@@ -335,9 +336,3 @@ def _step(path: TopicPath, start: int, parent_namespace: str) -> Step:
         return parent_namespace, path[start:]
     namespace, _, name = path[start + 1 :].partition("}")
     return namespace, name
-
-
-def namespace_of(path: TopicPath) -> str:
-    """The namespace of the last step."""
-    *_, (namespace, _name) = split_path(path)
-    return namespace

@@ -171,7 +171,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Explanation:
     routes: dict[str, str] = {}
     if notification is not None:
         table = evidence.control.table(when)
-        routes = {route.subscription_id: route.expression for route in table.routes_to(notification.topic)}
+        routes = {route.subscription.id: route.expression for route in table.routes_to(notification.topic)}
     names = {*by_subscription, *routes, *evidence.waiting} if subscription is None else {subscription}
     deliveries = [_delivery(evidence, str(name), by_subscription.get(name, []), routes, when) for name in sorted(names)]
     return Explanation(

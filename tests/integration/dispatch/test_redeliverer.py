@@ -25,13 +25,7 @@ from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    SubscriptionEnded,
-    SubscriptionSuspended,
-    Tombstone,
-    suspension_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionSuspended, Tombstone
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support import make
@@ -282,7 +276,7 @@ def test_dead_letters_and_ended_or_suspended_subscriptions(
             assert ended == [("gone", "gone")]
 
             with closing(ControlLog(kafka_settings)) as log:
-                log.append([Tombstone(suspension_key("away"))])
+                log.append([Tombstone.of("susp", "away")])
             wait_until(lambda: delivered(kafka_settings) == 3)
 
     ((key, value),) = read(kafka_settings, "dead")

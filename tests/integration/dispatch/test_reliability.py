@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records.control import Tombstone, suspension_key
+from arborcast.topic_model.records.control import Tombstone
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import SYSTEM
 from tests.support.dispatch_job import Logs, Own, RunningJob, running, subscription
@@ -123,7 +123,7 @@ def test_costly_conditions_suspend_and_apply_after_the_resume(own: Own, job_logs
     sent = [large, *(own.notify("a", each) for each in small)]
     wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the other subscription's messages")
     assert firsts(receiver, "/s") == []
-    job_logs.control(Tombstone(suspension_key(own.name("s"))))
+    job_logs.control(Tombstone.of("susp", own.name("s")))
     # Matching messages are delivered; others, and those that would exceed the limit, are cancelled.
     wait_until(lambda: len(firsts(receiver, "/s")) == 1, "the matching one of the kept messages")
     expected = {sent[0]: "cancelled", sent[1]: "cancelled", sent[2]: "delivered"}

@@ -15,15 +15,7 @@ from arborcast.core.security.keyring import KeyFile, KeyRing, add_key, parse_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control import (
-    CameraRecord,
-    CameraState,
-    ControlRecord,
-    Tombstone,
-    camera_key,
-    ending_camera,
-    resealing_key,
-)
+from arborcast.topic_model.records.control import CameraRecord, CameraState, ControlRecord, Tombstone, ending_camera
 from arborcast.topic_model.records.operations import OperationBegun
 from tests.support.console import settings_in
 from tests.support.written_operations import WrittenOperations
@@ -168,4 +160,4 @@ def test_resealing_undoes_no_concurrent_change(settings: Settings, control: Cont
     remaining, report = secrets.plan(keys)
     assert report.sealed == {"k3": 2}
     assert remaining == [], "the record of the removed camera is removed"
-    assert Tombstone(resealing_key(camera_key("removed"))) in records
+    assert Tombstone.of("seal", "camera:removed") in records

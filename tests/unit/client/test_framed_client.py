@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import queue
 import threading
 import weakref
@@ -14,7 +15,7 @@ from arborcast.client import framed
 from arborcast.client.framed import Connection, ConnectionFactory, Message, _Wire
 from arborcast.core.errors import ConfigError
 from arborcast.wire import frames
-from arborcast.wire.frames import Frame, FrameKind, MessageBody, ReceiptBody
+from arborcast.wire.frames import Decoder, ErrorBody, Frame, FrameKind, MessageBody, ReceiptBody, UnsubscribeBody
 
 
 class _Script(_Wire):
@@ -24,11 +25,13 @@ class _Script(_Wire):
         self.silence_s = 60.0
         self.data: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.answered = threading.Event()
+        self.sent: list[bytes] = []
 
     def receive(self) -> bytes:
         return self.data.get()
 
     def send(self, data: bytes) -> None:
+        self.sent.append(data)
         self.answered.set()
 
     def end(self) -> None:
@@ -80,6 +83,16 @@ def test_a_session_continues_after_a_failure_whose_text_cannot_be_encoded(monkey
         wire.data.put(frames.encode(FrameKind.RECEIPT, 1, ReceiptBody("s")) + message(b"1") + message(b"2"))
         made.result(60)
         assert [handled.get(timeout=60) for _ in range(2)] == [b"1", b"2"]
+
+
+def test_the_answer_to_each_request_is_found_also_after_the_last_number() -> None:
+    wire = _Script()
+    with Connection(wire, 60) as connection:
+        connection._numbers = itertools.count(2**32 - 2)
+        refused = [connection.begin(FrameKind.UNSUBSCRIBE, UnsubscribeBody("s")) for _ in range(4)]
+        for request in Decoder(1_000).feed(b"".join(wire.sent)):
+            wire.data.put(frames.encode(FrameKind.ERROR, request.correlation, ErrorBody("Unknown", "no subscription")))
+        assert [each.result(60).kind for each in refused] == [FrameKind.ERROR] * 4
 
 
 def test_unused_sessions_are_not_kept() -> None:

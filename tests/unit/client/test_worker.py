@@ -108,15 +108,17 @@ def test_the_subscription_of_a_worker_is_renewed() -> None:
     assert client.calls[:3] == ["subscribe for 0:00:00.100000", "renew for 0:00:00.100000", "renew for 0:00:00.100000"]
 
 
+@pytest.mark.parametrize("passed_s", [3_601, -7_200], ids=["expired", "put back"])
 def test_a_worker_subscribes_again_after_an_expiry_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, passed_s: int
 ) -> None:
-    client, now = Serves(), [1_000.0]
+    """Where the clock was put back, it may have expired."""
+    client, now = Serves(), [10_000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     with Worker(lambda _: None, lease=timedelta(hours=1)) as worker:
         worker.serve(client, "jobs")
         client.known = False
-        now[0] += 3_601
+        now[0] += passed_s
         for _ in range(3):
             worker.leases.renew()
     calls = [each.split()[0] for each in client.calls]

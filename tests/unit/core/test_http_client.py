@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpAnswer, HttpClient
-from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
+from arborcast.core.security.outbound import DIRECT, AddressPolicy, AutoCloseSocket, OutboundRoute
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE, unresponsive_port
@@ -94,6 +95,22 @@ def test_a_silent_address_leaves_time_for_the_next(receiver: Receiver, monkeypat
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", each)) for each in (port, receiver.port)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         assert call("http://localhost/").status == 202
+
+
+def test_without_ipv6_in_the_kernel_the_ipv4_address_of_a_name_is_called(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ipv4Socket(AutoCloseSocket):
+        def __init__(self, family: int, *rest: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *rest)
+
+    monkeypatch.setattr("arborcast.core.security.outbound.AutoCloseSocket", Ipv4Socket)
+    hosts = {socket.AF_INET6: "::1", socket.AF_INET: "127.0.0.1"}
+    found = [(family, socket.SOCK_STREAM, 0, "", (host, receiver.port)) for family, host in hosts.items()]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert call("http://localhost/").status == 202
 
 
 def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Receiver) -> None:

@@ -20,7 +20,6 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
-    resealing_key,
 )
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found, History, Recipients, RoutingTable, ViewStep
@@ -157,7 +156,7 @@ def records(filters: list[tuple[str, ...]]) -> st.SearchStrategy[ControlRecord]:
         st.builds(TopicRecord, st.sampled_from(TOPICS)),
         st.builds(TopicRemoved, st.sampled_from(TOPICS)),
         st.builds(SecretsResealed, ids, st.just({"k:1": "k:3"})),
-        st.builds(Tombstone, ids.map(resealing_key)),
+        st.builds(Tombstone.of, st.just("seal"), ids),
     )
 
 

@@ -16,13 +16,7 @@ from arborcast.dispatch.job.deadlines import DeadlineKey, Deadlines, DeadlineWat
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.topic_model.records.control import (
-    SubscriptionRecord,
-    SubscriptionSuspended,
-    Tombstone,
-    ending,
-    suspension_key,
-)
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, Tombstone, ending
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from tests.support.make import subscription
 
@@ -213,7 +207,7 @@ def test_paused_suspended_and_ended_have_no_deadline(watching: Watching) -> None
     assert watching.round(1_000) == ["deadline-missed s"]
     watching.view.apply(SubscriptionSuspended("s", "refused", 1, 2))
     assert watching.round(5_000) == []
-    watching.view.apply(Tombstone(suspension_key("s")))
+    watching.view.apply(Tombstone.of("susp", "s"))
     watching.round()
     for record in ending("s", "unsubscribed", 1):
         watching.view.apply(record)

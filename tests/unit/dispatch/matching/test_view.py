@@ -16,8 +16,6 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
     ending,
-    subscription_key,
-    suspension_key,
 )
 from arborcast.topic_model.topics import TopicPath
 from tests.support.make import subscription
@@ -64,7 +62,7 @@ def test_an_endpoint_is_released_with_its_last_subscription(state: ControlState,
     assert (state.subscription("a"), state.subscription("b")) == (None, subscription("b", url=HERE))
     assert listener.released == []
 
-    state.apply(Tombstone(subscription_key("b")))
+    state.apply(Tombstone.of("sub", "b"))
     assert not state.is_pushed_to(HERE)
     assert listener.released == [HERE]
 
@@ -77,7 +75,7 @@ def test_listeners_are_called_after_a_change(state: ControlState, listener: Reco
 
     state.apply(SubscriptionSuspended("a", "refused", 1, 2))
     assert state.suspended("a")
-    state.apply(Tombstone(suspension_key("a")))
+    state.apply(Tombstone.of("susp", "a"))
     assert not state.suspended("a")
     assert listener.changed == ["a"] * 3
 

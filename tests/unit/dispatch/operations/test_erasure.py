@@ -27,7 +27,7 @@ from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
-from arborcast.topic_model.records.control import Erasure, ErasureScope, Tombstone, erasure_key
+from arborcast.topic_model.records.control import Erasure, ErasureScope, Tombstone
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
@@ -209,7 +209,7 @@ def test_an_erasure_that_is_requested_during_a_step_is_not_forgotten() -> None:
     state.apply(Erasure(ErasureScope("old", 1), "ann", 1, done_ms=2, kept_until_ms={"tables": 3}))
     view = cast(Any, SimpleNamespace(erasures=state))
     Eraser(KafkaSettings(), view, dict, appended.extend, str, archive=False, unused_files_hours=1)._forget()
-    assert appended == [Tombstone(erasure_key("old"))]
+    assert appended == [Tombstone.of("erase", "old")]
 
 
 def test_two_erasures_in_one_pass(table: Path, tmp_path: Path) -> None:

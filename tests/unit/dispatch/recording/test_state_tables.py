@@ -99,8 +99,8 @@ def test_topics_and_subscriptions_of_the_log(tmp_path: Path, log: Log) -> None:
         subscription("s3", terminates_ms=10**17),
         subscription("s2", paused=True),
         SubscriptionEnded("s1", "unsubscribed", 5_000),
-        Tombstone(records.subscription_key("s1")),
-        Tombstone(records.subscription_key("s3")),
+        Tombstone.of("sub", "s1"),
+        Tombstone.of("sub", "s3"),
     )
     tables = control_tables(tmp_path)
     assert not tables.step()
@@ -112,7 +112,7 @@ def test_topics_and_subscriptions_of_the_log(tmp_path: Path, log: Log) -> None:
     expected = [(*each, "a//.", "http://e/") for each in ended]
     assert read(tmp_path / "subscriptions", "subscription", "state", "reason", "expression", "endpoint") == expected
 
-    log.control(TopicRemoved(b), Tombstone(records.topic_key(b)), Tombstone(records.subscription_key("s1")))
+    log.control(TopicRemoved(b), Tombstone.of("topic", b), Tombstone.of("sub", "s1"))
     tables.step()
     assert read(tmp_path / "topics", "topic") == [(a,)]
     assert read(tmp_path / "subscriptions", "subscription", "state", "reason") == ended
@@ -140,8 +140,8 @@ def test_the_column_of_suspensions(tmp_path: Path, log: Log) -> None:
     assert states(tmp_path) == [("never", "active", None), *suspended]
 
     # The record of a subscription does not contain its suspension, and does not end it.
-    log.control(subscription("renewed", paused=True), Tombstone(records.suspension_key("resumed")))
-    log.control(SubscriptionEnded("over", "expired", 8_000), Tombstone(records.subscription_key("over")))
+    log.control(subscription("renewed", paused=True), Tombstone.of("susp", "resumed"))
+    log.control(SubscriptionEnded("over", "expired", 8_000), Tombstone.of("sub", "over"))
     tables.step()
     expected = [("never", "active", None), ("over", "ended", None), ("renewed", "paused", at)]
     assert states(tmp_path) == [*expected, ("resumed", "active", None)]

@@ -31,14 +31,7 @@ from arborcast.ingest.cameras.worker import CameraWorker
 from arborcast.ingest.http.serving import listen, make_server
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.projections.cameras import Cameras
-from arborcast.topic_model.records.control import (
-    CameraRecord,
-    CameraState,
-    Tombstone,
-    TopicRemoved,
-    ending_camera,
-    topic_key,
-)
+from arborcast.topic_model.records.control import CameraRecord, CameraState, Tombstone, TopicRemoved, ending_camera
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
@@ -350,7 +343,7 @@ async def test_operator_events_of_a_lost_camera(monkeypatch: pytest.MonkeyPatch)
 async def test_operator_events_after_an_import_that_removed_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_TROUBLE_S", 1.0)
     async with with_camera(parts=GatewayParts(topics=TopicSettings(fixed=True))) as (gateway, camera):
-        removed = [each for topic in (GONE, BACK) for each in (TopicRemoved(topic), Tombstone(topic_key(topic)))]
+        removed = [each for topic in (GONE, BACK) for each in (TopicRemoved(topic), Tombstone.of("topic", topic))]
         await gateway.parts.control.commit(removed)
         camera.pulls, camera.most = False, 0
         camera.forget()

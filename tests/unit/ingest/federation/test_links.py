@@ -41,14 +41,7 @@ from arborcast.ingest.federation.topology import (
     State,
     Topology,
 )
-from arborcast.topic_model.records.control import (
-    PeerInterest,
-    SubscriptionEnded,
-    SubscriptionRecord,
-    Tombstone,
-    interest_key,
-    suspension_key,
-)
+from arborcast.topic_model.records.control import PeerInterest, SubscriptionEnded, SubscriptionRecord, Tombstone
 from arborcast.topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
 from tests.support.gateway_parts import GatewayParts
 from tests.support.make import subscription
@@ -143,8 +136,8 @@ def test_a_successor_does_not_report_an_interest_to_its_group() -> None:
 
 def test_the_fold_of_interests() -> None:
     found = interests(G_b="b", H_="h")
-    assert forgotten(topology("G/a", "G/b"), found) == [Tombstone(interest_key("H/"))]
-    found.apply(Tombstone(interest_key("H/")))
+    assert forgotten(topology("G/a", "G/b"), found) == [Tombstone.of("interest", "H/")]
+    found.apply(Tombstone.of("interest", "H/"))
     assert (found.topics("H/"), found.topics("G/b"), [each.peer for each in found]) == ((), ("b",), ["G/b"])
     (link,) = links(ALL, interests(H_="c"))
     found.apply(SubscriptionRecord(link))
@@ -156,7 +149,7 @@ def test_the_fold_of_interests() -> None:
 
 def test_suspended_links_are_resumed_when_the_peer_is_live() -> None:
     wanted = required_links("G/a", ALL, interests(G_b="b", H_="h"))
-    assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
+    assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone.of("susp", "peer-b")]
     assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []
 
 

@@ -36,9 +36,6 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
     decode,
     encode,
-    erasure_key,
-    subscription_key,
-    suspension_key,
 )
 from arborcast.topic_model.records.notifications import Notification, replayed
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
@@ -210,11 +207,11 @@ def test_owners_have_each_subscription_once() -> None:
 
     folded(owners, filtered("1", "xpath:1"), filtered("2", "xpath:1", "a"), filtered("5", "xpath:1"))
     assert [owners.xpath_expressions(name) for name in ("anna", "bert", "")] == [2, 0, 0], "5 has the expression of 1"
-    folded(owners, record("1"), Tombstone(subscription_key("5")))
+    folded(owners, record("1"), Tombstone.of("sub", "5"))
     assert owners.xpath_expressions("anna") == 1
     folded(owners, record("2", "bert"))
     assert [owners.subscriptions(name) for name in ("anna", "bert")] == [1, 2]
-    folded(owners, SubscriptionEnded("1", "unsubscribed", 0), *(Tombstone(subscription_key(name)) for name in "12345"))
+    folded(owners, SubscriptionEnded("1", "unsubscribed", 0), *(Tombstone.of("sub", name) for name in "12345"))
     assert owners.subscriptions("anna") == 0
     assert vars(owners) == vars(Owners())
 
@@ -230,9 +227,9 @@ def test_suspensions() -> None:
         *("active", "expired", "suspended", "expired")
     ]
     for over in (
-        Tombstone(suspension_key("s")),
+        Tombstone.of("susp", "s"),
         SubscriptionEnded("s", "unsubscribed", 5),
-        Tombstone(subscription_key("s")),
+        Tombstone.of("sub", "s"),
     ):
         ended = folded(Suspensions(), suspended, over, over)
         assert ("s" in ended, ended.get("s"), len(ended)) == (False, None, 0)
@@ -300,6 +297,6 @@ def test_erasures_are_open_until_they_are_done() -> None:
         assert scopes_of(texts) == tuple(one.scope for one in control.erasures.open)
         assert bool(texts) is not bool(each.done_ms)
     assert (control.erasures.all(), control.erasures.scopes) == ([done], (asked.scope,))
-    control.apply(Tombstone(erasure_key("e1")), 2)
+    control.apply(Tombstone.of("erase", "e1"), 2)
     assert not control.erasures.all()
     assert not control.erasures.scopes

@@ -15,8 +15,6 @@ from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
-    resealing_key,
-    subscription_key,
 )
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
@@ -78,7 +76,7 @@ def test_a_concurrent_change_with_old_secrets_is_exchanged_too() -> None:
         assert opened(found, NEW) == opened(before.subscription, OLD)
 
 
-@pytest.mark.parametrize("end", [SubscriptionEnded("s", "unsubscribed", 1), Tombstone(subscription_key("s"))], ids=repr)
+@pytest.mark.parametrize("end", [SubscriptionEnded("s", "unsubscribed", 1), Tombstone.of("sub", "s")], ids=repr)
 def test_an_ended_subscription_stays_ended(end: ControlRecord) -> None:
     before = SubscriptionRecord(protected())
     record = exchange(table_of(before))
@@ -107,7 +105,7 @@ def test_a_second_exchange_before_the_subscription_is_written() -> None:
 def test_a_reverted_exchange_and_removed_protection() -> None:
     before = protected()
     table = table_of(SubscriptionRecord(before))
-    record, undone = exchange(table), Tombstone(resealing_key("s"))
+    record, undone = exchange(table), Tombstone.of("seal", "s")
     table.apply(record)
     table.apply(undone)
     assert the_one(table) == before
@@ -134,8 +132,15 @@ def test_a_plan_excludes_secrets_that_cannot_be_opened() -> None:
     again, report = secrets.plan(BOTH)
     assert (again, report.secrets, report.sealed) == ([], 0, {"new": 6, "lost": 3, "old": 3})
     # The exchange of an ended subscription is removed from the log.
-    secrets.apply(Tombstone(subscription_key("s")))
+    secrets.apply(Tombstone.of("sub", "s"))
     records, report = secrets.plan(BOTH)
-    assert (records, report.secrets) == ([Tombstone(resealing_key("s"))], 0)
+    assert (records, report.secrets) == ([Tombstone.of("seal", "s")], 0)
     secrets.apply(*records)
     assert secrets.plan(BOTH)[0] == []
+
+
+def test_resealed_secrets_of_a_removed_camera_remain_until_their_own_null() -> None:
+    secrets = SealedSecrets()
+    for each in (SecretsResealed("camera:gate", {"old:1": "new:1"}), Tombstone.of("camera", "gate")):
+        secrets.apply(each)
+    assert secrets.plan(NEW)[0] == [Tombstone.of("seal", "camera:gate")]

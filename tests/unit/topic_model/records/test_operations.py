@@ -16,8 +16,6 @@ from arborcast.topic_model.records.control import (
     TopicPlaces,
     TopicRecord,
     TopicRemoved,
-    subscription_key,
-    suspension_key,
 )
 from arborcast.topic_model.records.operations import (
     MAX_CHANGES,
@@ -47,7 +45,7 @@ def test_changes_of_topics_have_their_facts_before_and_after() -> None:
         TopicRecord(TopicPath("a/b"), code="1.2", prefixes="t"),
         TopicRemoved(TopicPath("c")),
         TopicPlaces(TopicPath("a")),  # this one and the next change no topic
-        Tombstone(subscription_key("s1")),
+        Tombstone.of("sub", "s1"),
     ]
     (changed, removed), more = control_changes(records, before.get)
     assert (changed.subject, removed.subject, more) == ("a/b", "c", 0)
@@ -62,7 +60,7 @@ def test_changes_of_subscriptions_have_no_secrets() -> None:
     made = make_subscription("s1", "a", consumer="http://r/", protection=protection)
     paused = msgspec.structs.replace(made, paused=True)
     (pausing, ending, resumed), _ = control_changes(
-        [SubscriptionRecord(paused), SubscriptionEnded("s1", "removed", 1), Tombstone(suspension_key("s1"))],
+        [SubscriptionRecord(paused), SubscriptionEnded("s1", "removed", 1), Tombstone.of("susp", "s1")],
         {"s1": made}.get,
     )
     assert (json.loads(pausing.before)["paused"], json.loads(pausing.after)["paused"]) == (False, True)

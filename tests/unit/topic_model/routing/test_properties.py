@@ -108,10 +108,10 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
     now = model.now()
     for path in asked:
         assert table.fan_out(path) == len(model.match(path))
-        assert {route.subscription_id for route in table.routes_to(path)} == model.routes_to(path)
-        assert all(route.subscription == now[route.subscription_id] for route in table.routes_to(path))
+        assert {route.subscription.id for route in table.routes_to(path)} == model.routes_to(path)
+        assert all(route.subscription == now[route.subscription.id] for route in table.routes_to(path))
     for path in model.topics.paths():
-        assert {route.subscription_id for route in table.routes_to(path)} == model.routes_to(path)
+        assert {route.subscription.id for route in table.routes_to(path)} == model.routes_to(path)
     assert {each.id: each for each in table.subscriptions()} == now
 
 

@@ -21,7 +21,6 @@ from arborcast.topic_model.records.control import (
     TopicRemoved,
     TriggerRecord,
     ending_trigger,
-    trigger_key,
 )
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
@@ -290,7 +289,7 @@ def test_triggers_are_no_subscriptions_and_end_as_a_whole() -> None:
     for record in ending_trigger("one", "removed", 5):
         table.apply(record, 9)
     assert (table.get("one"), table.triggers.named("one")) == (None, None)
-    table.apply(Tombstone(trigger_key("two")), 12)
+    table.apply(Tombstone.of("trigger", "two"), 12)
     assert (len(table.triggers), table.triggers.publishing_to(TO), ids(table, "on")) == (0, [], [])
     (ended,) = table.recipients().of(Notification("n", TopicPath("on/it"), b"", 1, control=9)).ended
     assert ended.id == "one"

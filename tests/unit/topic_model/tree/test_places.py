@@ -19,7 +19,6 @@ from arborcast.topic_model.records.control import (
     decode,
     encode,
     key_of,
-    topic_key,
 )
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.places import Places, ordinal
@@ -138,7 +137,7 @@ def test_changes_keep_the_code_and_moves_do_not() -> None:
     [
         ([TopicRecord(A, policy=URGENT)], TopicRecord(A, "1", policy=URGENT, placed=True)),
         ([TopicRecord(A, "chosen")], TopicRecord(A, "chosen")),
-        ([TopicRemoved(A), Tombstone(topic_key(A))], None),
+        ([TopicRemoved(A), Tombstone.of("topic", A)], None),
     ],
     ids=["changed", "given a code", "removed"],
 )

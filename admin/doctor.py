@@ -30,6 +30,7 @@ from arborcast.engine.embedded.status import supervisor_silent_s
 from arborcast.engine.install import jars, java
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import StackError
+from arborcast.engine.settings.checks import check_files, check_gateway
 from arborcast.engine.settings.loading import Settings, load_settings
 from arborcast.ingest.mqtt.rules import read_rules
 
@@ -72,6 +73,7 @@ def doctor(settings: Settings) -> list[Check]:
         *_jars(jars.default_cache(), settings.stack.broker == "embedded"),
         *_versions(),
         *_bash(),
+        *_settings(settings),
         *_home(home, settings.stack.min_free_disk_mb),
         *_tables(settings),
         *_keys(settings, home),
@@ -136,6 +138,14 @@ def _bash() -> Iterator[Check]:
     if shutil.which("bash"):
         return
     yield Check("bash", "fail", "not found on the PATH", "Install bash: spark-submit is a bash script.")
+
+
+def _settings(settings: Settings) -> Iterator[Check]:
+    for check in (check_gateway, check_files):
+        try:
+            check(settings)
+        except ConfigError as error:
+            yield Check("settings", "fail", str(error), "Correct them: docs/settings.md.")
 
 
 def _home(home: Home, min_free_mb: int) -> Iterator[Check]:

@@ -31,6 +31,7 @@ from arborcast.engine.monitoring.stack_monitor import StackMonitor
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
+from arborcast.engine.settings import checks
 from arborcast.engine.settings.loading import Settings, level_of
 from arborcast.engine.settings.outbound import describe
 from arborcast.engine.terminal import print_error
@@ -62,6 +63,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> None:
     then ended.
     """
     options = options or UpOptions()
+    checks.check_gateway(settings)
+    checks.check_files(settings)
     home = Home(settings.home)
     keep_private(settings.stack.home_access)
     note = home.create(settings.stack.min_free_disk_mb, settings.stack.home_access)

@@ -20,9 +20,9 @@ import uvloop
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry import log_format
 from arborcast.engine.gateway import workers
-from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.gateway.process import GatewayProcess, listen_framed
 from arborcast.engine.gateway.workers import Share, Workers
+from arborcast.engine.settings.checks import check_gateway
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.terminal import print_error
 from arborcast.ingest.http.listening import raise_open_files
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(options.config, options.home)
         part = "gateway" if options.worker is None else f"gateway-{options.worker}"
         log_format.configure(settings.logging.format, part, level_of(settings))
-        check_exposed(settings)
+        check_gateway(settings)
         share = workers.share_of(options)
         if share is None and settings.gateway.workers > 1:
             given = sys.argv[1:] if arguments is None else arguments

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.mqtt.settings import check_installed, for_mqtt
-from arborcast.core.security.ip_addresses import in_url, is_loopback
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.stores import open_directory
 from arborcast.directory.sync import problems
@@ -47,31 +47,6 @@ def pull_limits(settings: Settings) -> PullLimits:
     return PullLimits(gateway.pull_messages, gateway.pull_bytes, gateway.pull_memory_bytes, gateway.pull_total_messages)
 
 
-def check_sizes(settings: Settings) -> None:
-    """Raises ConfigError unless the largest accepted body or frame fits into a record: stored as UTF-8, with its
-    namespaces, it is larger."""
-    for name, size in (
-        ("gateway.max_body_bytes", settings.gateway.max_body_bytes),
-        ("framed.max_frame_bytes", settings.framed.max_frame_bytes if settings.framed.port else 0),
-    ):
-        needed = 3 * size // 2 + 128 * 1024
-        if settings.kafka.max_record_bytes < needed:
-            raise ConfigError(
-                f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for {name} = {size}: at "
-                f"least {needed} are needed"
-            )
-    whole = 3 * settings.fragments.max_bytes // 2 + 128 * 1024
-    for name, size in (
-        ("kafka.max_record_bytes", settings.kafka.max_record_bytes),
-        ("gateway.max_unacknowledged_bytes", settings.gateway.max_unacknowledged_bytes),
-    ):
-        if size < whole:
-            raise ConfigError(
-                f"{name} = {size} is too small for fragments.max_bytes = {settings.fragments.max_bytes}: at least "
-                f"{whole} are needed"
-            )
-
-
 def ensure_home(settings: Settings) -> None:
     """Create the data directory, for a gateway without an engine. Raises ConfigError."""
     try:
@@ -106,10 +81,6 @@ def mqtt_bridge(gateway: Gateway, settings: Settings, metrics: Registry) -> Mqtt
     check_installed()
     from arborcast.ingest.mqtt.bridge import MqttBridge
 
-    if not mqtt.rules_file:
-        raise ConfigError("mqtt.url requires mqtt.rules_file, the file with the incoming and outgoing topics")
-    if settings.access.chosen() and not mqtt.act_as:
-        raise ConfigError("mqtt.act_as must name the user whose rights the bridge has, as access.methods is set")
     refusal = for_mqtt(gateway.outbound).check_url(mqtt.base)
     if refusal is not None:
         raise ConfigError(f"mqtt.url = {mqtt.url!r} {refusal}")
@@ -134,21 +105,6 @@ def public_url(settings: Settings, host: str, port: int) -> str:
     if settings.gateway.public_url or not settings.tls.certificate_file:
         return settings.gateway.public_url
     return f"https://{in_url(host)}:{port}"
-
-
-def check_exposed(settings: Settings) -> None:
-    """Refuse a gateway without authentication on the network: its clients could read and send everything.
-
-    Raises ConfigError.
-    """
-    host = settings.gateway.host
-    if settings.access.chosen() or settings.access.open_network or is_loopback(host):
-        return
-    raise ConfigError(
-        f"gateway.host = {host!r} is reachable from the network without authentication: set access.methods "
-        '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1, or, where a network or a '
-        "proxy keeps strangers out, set access.open_network = true"
-    )
 
 
 def descriptions() -> ServiceDescriptions | None:

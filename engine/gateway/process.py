@@ -20,7 +20,7 @@ from arborcast.core.telemetry.tracing import make_tracing
 from arborcast.engine.gateway import metrics
 from arborcast.engine.gateway.federation import Federation, close_links
 from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of, report_failure
-from arborcast.engine.gateway.parts import check_sizes, descriptions, gate, mqtt_bridge, public_url
+from arborcast.engine.gateway.parts import descriptions, gate, mqtt_bridge, public_url
 from arborcast.engine.gateway.state import GatewayState, within
 from arborcast.engine.gateway.workers import LoopBeats, Share, WorkerMetrics
 from arborcast.engine.monitoring.endpoint import declare_process
@@ -61,7 +61,6 @@ class GatewayProcess:
     """Assembles the parts of the gateway, runs them, and stops them in order."""
 
     def __init__(self, settings: Settings, host: str, port: int, share: Share | None = None) -> None:
-        check_sizes(settings)
         self._settings = settings
         self._share = share
         self._failure: Exception | None = None

@@ -57,6 +57,14 @@ _PATHS = frozenset(
     }
 )
 
+# Of these, the engine creates those that are missing; by default in the data directory, with these names.
+OWN_FILES: Mapping[str, str] = {
+    "tables.path": "tables",
+    "directory.file": "topics.ldif",
+    "access.users_file": "users.toml",
+    "secrets.key_file": "secrets.keys",
+}
+
 Scalar = str | int | float | bool
 
 SectionT = TypeVar("SectionT")
@@ -352,12 +360,7 @@ def _placed(path: str, folder: Path) -> str:
 
 
 def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, str]) -> None:
-    for key, name in (
-        ("tables.path", "tables"),
-        ("directory.file", "topics.ldif"),
-        ("access.users_file", "users.toml"),
-        ("secrets.key_file", "secrets.keys"),
-    ):
+    for key, name in OWN_FILES.items():
         if values[key] == "":
             values[key] = str(home / name)
             origins[key] = "data directory"

@@ -24,7 +24,7 @@ from arborcast.dispatch.job import runtime
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import DAEMONS, guarded
 from arborcast.engine.gateway import process
-from arborcast.engine.gateway.parts import check_exposed
+from arborcast.engine.settings.checks import check_gateway
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
 from arborcast.engine.settings.outbound import policy_of
 from tests.image.pods import service_links
@@ -109,7 +109,7 @@ def test_the_published_schemas_hold(version: str) -> None:
 
 def test_settings_ports_and_paths_agree(tmp_path: Path) -> None:
     found = settings(tmp_path)
-    check_exposed(found)
+    check_gateway(found)
     assert (found.kafka.replication, found.stack.broker) == (3, "external")
     assert found.dispatch.task_slots >= found.kafka.partitions, "otherwise the mode is never real time"
     assert found.kafka.sasl_password, "the name of the variable"

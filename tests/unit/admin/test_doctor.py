@@ -51,7 +51,9 @@ def test_a_mode_with_too_few_slots(tmp_path: Path) -> None:
 
 
 def test_the_mqtt_bridge_and_busy_ports(tmp_path: Path) -> None:
-    assert "mqtt" not in findings(tmp_path)
+    assert {"mqtt", "settings"}.isdisjoint(findings(tmp_path))
+    assert "mqtt.url requires mqtt.rules_file" in findings(tmp_path, mqtt__url="mqtt://127.0.0.1")["settings"].finding
+    assert "'/no/a' cannot be read" in findings(tmp_path, tls__certificate_file="/no/a")["settings"].finding
     file = tmp_path / "rules.toml"
     file.write_text('[in.a]\nmqtt = "a"\ntopic = "1"\n')
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -89,6 +89,8 @@ KAFKA = "STACK_BROKER=external KAFKA_BOOTSTRAP_SERVERS"
 
 NO_SERVER = "http://127.0.0.1:9"
 
+MQTT = "MQTT_URL=mqtt://127.0.0.1"
+
 
 @pytest.mark.parametrize(
     ("command", "status", "message"),
@@ -100,6 +102,15 @@ NO_SERVER = "http://127.0.0.1:9"
         ("up --detach --demo", 2, "choose one"),
         ("up --kafka-port x", 2, "valid integer"),
         ("up --kafka-port 70000", 2, "stack.kafka_port = 70000"),
+        # Settings that a gateway would refuse only after Kafka's start.
+        ("GATEWAY_HOST=0.0.0.0 up", 2, "is reachable from the network without authentication"),
+        ("GATEWAY_MAX_BODY_BYTES=8388608 up", 2, "8388608 is too small for gateway.max_body_bytes = 8388608"),
+        ("FRAMED_PORT=1 FRAMED_MAX_FRAME_BYTES=8388608 up", 2, "is too small for framed.max_frame_bytes = 8388608"),
+        (f"{MQTT} up", 2, "mqtt.url requires mqtt.rules_file"),
+        (f"{MQTT} MQTT_RULES_FILE=a ACCESS_METHODS=basic up", 2, "mqtt.act_as must name the user"),
+        (f"{MQTT} MQTT_RULES_FILE=/no/a up", 2, "$ARBORCAST_MQTT_RULES_FILE: mqtt.rules_file = '/no/a' cannot be read"),
+        ("TLS_CERTIFICATE_FILE=/no/a SECRETS_CLIENT_CERTIFICATES=/no/b up", 2, "tls.certificate_file = '/no/a' cannot"),
+        ("TLS_CERTIFICATE_FILE=/no/a SECRETS_CLIENT_CERTIFICATES=/no/b up", 2, "secrets.client_certificates = '/no/b'"),
         (f"publish a//. {{folder}}/x.xml --url {NO_SERVER}", 2, "selects several topics"),
         (f"publish a {{folder}}/x.xml --valid-until soon --url {NO_SERVER}", 2, "--valid-until is a time"),
         # An unset variable of a script: without the condition all would be deleted, pushed or erased.

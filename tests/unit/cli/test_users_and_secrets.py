@@ -18,7 +18,7 @@ from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyFile, UnknownKey, parse_keys
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.home import ensure_keys
-from arborcast.engine.gateway.parts import check_exposed
+from arborcast.engine.settings.checks import check_gateway
 from arborcast.engine.settings.loading import declarations, dump, load_settings
 from arborcast.ingest.access.users_file import hash_password
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
@@ -83,7 +83,7 @@ def test_problems_of_the_directory_of_a_stopped_engine_are_those_of_its_last_run
 def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str) -> None:
     def check(host: str, **more: object) -> None:
         overrides = {"gateway.host": host} | {f"access.{key}": value for key, value in more.items()}
-        check_exposed(load_settings(home=tmp_path, overrides=overrides, environ={}))  # type: ignore[arg-type]  # values of a table
+        check_gateway(load_settings(home=tmp_path, overrides=overrides, environ={}))  # type: ignore[arg-type]  # values of a table
 
     with pytest.raises(ConfigError, match=r"access\.methods.*access\.open_network"):
         check(host)

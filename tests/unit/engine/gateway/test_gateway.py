@@ -48,17 +48,6 @@ from tests.support.outbound import THIS_MACHINE
 from tests.support.waiting import wait_until_async
 
 
-def test_records_must_have_room_for_bodies(tmp_path: Path) -> None:
-    parts.check_sizes(load_settings(home=tmp_path))
-    settings = load_settings(home=tmp_path, overrides={"gateway.max_body_bytes": 8 * 1024 * 1024})
-    with pytest.raises(ConfigError, match=r"kafka\.max_record_bytes = 8388608 .* gateway\.max_body_bytes = 8388608"):
-        parts.check_sizes(settings)
-    frames: dict[str, str | int | float | bool] = {"framed.max_frame_bytes": 8 * 1024 * 1024}
-    parts.check_sizes(load_settings(home=tmp_path, overrides=frames))
-    with pytest.raises(ConfigError, match=r"framed\.max_frame_bytes = 8388608"):
-        parts.check_sizes(load_settings(home=tmp_path, overrides=frames | {"framed.port": 1}))
-
-
 async def test_an_unready_gateway_names_the_cause(tmp_path: Path) -> None:
     unreachable: dict[str, str | int | float | bool] = {
         "kafka.bootstrap_servers": "127.0.0.1:1",
@@ -130,9 +119,7 @@ def test_without_the_published_schemas_no_wsdl_is_served(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "mqtt.url requires mqtt.rules_file"),
         ({"mqtt.rules_file": "none.toml"}, "mqtt.rules_file = '/.*/none.toml' cannot be read"),
-        ({"mqtt.rules_file": "rules.toml", "access.methods": "basic"}, "mqtt.act_as must name the user"),
         ({"mqtt.rules_file": "rules.toml", "outbound.https_only": True}, "must be an mqtts URL"),
         ({"mqtt.rules_file": "rules.toml", "outbound.scope": "public"}, "leads to 127.0.0.1"),
         ({"library": ""}, r"pip install 'arborcast\[mqtt\]'"),

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.reasons import reason_of
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import (
     DAEMONS,
@@ -66,7 +65,7 @@ def write_bundle(
     """Write the files, over older ones; a secret of an older bundle is kept. `python` is the interpreter's path on the
     cluster; `driver_python` that on the machine of spark-submit, by default this one.
 
-    Raises ConfigError if the folder cannot be written.
+    Raises OSError with the folder if it cannot be written.
     """
     code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
     guarded_by_secret = needs_secret(settings, master)
@@ -81,7 +80,8 @@ def write_bundle(
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
         write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
-        raise ConfigError(f"the bundle cannot be written to {folder}: {reason_of(error)}") from error
+        error.filename = str(folder)
+        raise
     return Bundle(code, script, file, cluster if guarded_by_secret else None)
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from arborcast.cli.common import ENGINE, OPERATING, CommandGroup, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
-from arborcast.core.reasons import reason_of
+from arborcast.core.files import write_output
 from arborcast.engine.terminal import console, print_document, print_json, print_line
 
 MasterOption = Annotated[
@@ -44,13 +44,9 @@ def init(
     if stdout:
         print_document(example().encode())
         return
-    try:
-        with file.open("w" if force else "x", encoding="utf-8") as opened:
-            opened.write(example())
-    except FileExistsError:
-        raise ConfigError(f"{file} exists: --force overwrites it, --stdout only prints") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
+    if file.exists() and not force:
+        raise ConfigError(f"{file} exists: --force overwrites it, --stdout only prints")
+    write_output(file, example())
     print_line(f"wrote {file}: the most common settings with their defaults, commented out")
 
 

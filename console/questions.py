@@ -152,7 +152,7 @@ class Questions:
             return function(self._kafka(), *args) if log else function(*args)
         except OSError as error:
             # Any file may be another user's, or the disk full.
-            where = error.filename2 or error.filename or "something"
+            where = error.filename2 or error.filename or "a file"
             raise InfrastructureError(f"{where} cannot be read or written: {reason_of(error)}") from error
         finally:
             liveness.listen(liveness.ignore_beat)

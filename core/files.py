@@ -62,9 +62,9 @@ def write_atomically(
     before the replacement; its exception leaves the old file. Raises OSError."""
     # Native thread ids are unique in a container, so concurrent drafts of one file have different names.
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{threading.get_native_id()}")
-    draft.unlink(missing_ok=True)  # left by a killed thread
-    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
     try:
+        draft.unlink(missing_ok=True)  # left by a killed thread
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             if mode is not None:
                 os.fchmod(descriptor, mode)
@@ -79,9 +79,11 @@ def write_atomically(
             stamp = stamp_of(os.fstat(descriptor))
         check()
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             draft.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # not the draft
         raise
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
@@ -104,11 +106,11 @@ def write_output(path: Path, content: bytes | str) -> None:
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """A context for reading and replacing a file: concurrent ones, also of other processes, come one after the other.
-    It makes the folder of the file."""
+    It makes the folder of the file. Raises OSError if it cannot."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         # The replacement reports a folder that cannot be written. Some network file systems have no such locks.
         with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced
             stack.callback(os.close, folder)
             fcntl.flock(folder, fcntl.LOCK_EX)

@@ -12,7 +12,6 @@ import typer
 from arborcast.cli.common import JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError, DocumentError
 from arborcast.core.files import write_output
-from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import ProgressShown, print_document, print_error, print_json, print_line
 
 if TYPE_CHECKING:
@@ -93,10 +92,7 @@ def _import_document(
     from arborcast.directory.errors import LdifError
 
     standard_input = str(file) == "-"
-    try:
-        data = sys.stdin.buffer.read() if standard_input else file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {reason_of(error)}") from error
+    data = sys.stdin.buffer.read() if standard_input else file.read_bytes()
     form = topic_documents.format_of(None if standard_input else file, form, data)
     try:
         records, skipped = topic_documents.read_document(data, form, base_dn or settings.directory.base_dn)
@@ -130,8 +126,5 @@ def export_topics(
     if file is None:
         print_document(data)
         return
-    try:
-        write_output(file, data)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
+    write_output(file, data)
     print_error(f"{len(tree)} topics written to {file}")

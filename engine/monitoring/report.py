@@ -81,11 +81,8 @@ def _since(
 
 
 def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
-    """Write the page in one step. Raises StackError if the file cannot be written."""
-    try:
-        write_output(output, page(seen, where, start, now))
-    except OSError as error:
-        raise StackError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+    """Write the page in one step. Raises OSError."""
+    write_output(output, page(seen, where, start, now))
 
 
 def page(seen: EngineView, where: str, start: float, now: float) -> str:

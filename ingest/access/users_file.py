@@ -167,7 +167,7 @@ def check_name(user: str, where: str) -> None:
 
 
 def write_users(users: Mapping[str, User], path: Path) -> None:
-    """Replace the file in one step, readable for its owner only. Raises ConfigError."""
+    """Replace the file in one step, readable for its owner only. Raises OSError."""
     lines = ["# Users of this gateway; `arborcast users` keeps it."]
     for user in sorted(users.values(), key=lambda each: each.name):
         lines += ["", f"[users.{_toml(user.name)}]"]
@@ -177,11 +177,7 @@ def write_users(users: Mapping[str, User], path: Path) -> None:
             lines.append(f"groups = [{', '.join(_toml(group) for group in sorted(user.groups))}]")
         if user.clear:
             lines.append(f"clear = {_toml(user.clear)}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(path, "\n".join(lines) + "\n", mode=0o600)
-    except OSError as error:
-        raise ConfigError(f"the users file {path} cannot be written: {reason_of(error)}") from error
+    write_atomically(path, "\n".join(lines) + "\n", mode=0o600)
 
 
 def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) -> User:

@@ -10,7 +10,6 @@ import pytest
 
 import arborcast.jobs
 from arborcast.admin.bundle import write_bundle
-from arborcast.core.errors import ConfigError
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import DAEMONS
 from tests.support.bare_python import bare_python
@@ -60,7 +59,7 @@ def test_the_properties_name_the_code_and_the_pythons(tmp_path: Path) -> None:
     assert values_of(second.properties)["spark.pyspark.driver.python"] == "/b/python", "a driver on another host"
     assert first.code.read_bytes() == second.code.read_bytes()
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot be written to .*file/out"):
+    with pytest.raises(NotADirectoryError, match="file/out"):
         write_bundle(tmp_path / "file" / "out", DispatchSettings(), [])
 
 

@@ -234,7 +234,7 @@ def failing(number: int) -> Callable[..., Any]:
     ("number", "message"),
     [
         (errno.ENOSPC, "the disk is full: make room"),
-        (errno.EDQUOT, "disk quota is exceeded"),
+        (errno.EDQUOT, "the user's disk quota is exceeded"),
         (errno.EACCES, "this user may not read or write it"),
         (errno.EROFS, "the disk is mounted read-only"),
         (errno.EIO, "Input/output error"),
@@ -242,9 +242,15 @@ def failing(number: int) -> Callable[..., Any]:
 )
 def test_errors_of_the_disk(engine: Engine, number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For commands with and without the name of a file."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", failing(number))
+        for command in ("users add anna --stdin", "keys new", "federation key {folder}/k"):
+            assert f"/somewhere/a cannot be read or written: {message}" in complaint_of(engine, command, 1)
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
-    assert message in complaint_of(engine, "users add anna --stdin")
-    assert message in complaint_of(engine, "keys new")
+    for command in ("users add anna --stdin", "keys new", "federation key {folder}/k", "init {folder}/a.toml"):
+        complaint = complaint_of(engine, command, 1)
+        assert message in complaint
+        assert f"{engine.home.parent}/" in complaint, "the file, and not its draft"
     monkeypatch.setattr(keyring, "add_key", failing(number))
     unforeseen = complaint_of(engine, "keys new")
     assert unforeseen.startswith("error: /somewhere/a cannot be read or written: ")

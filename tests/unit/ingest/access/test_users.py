@@ -74,6 +74,7 @@ def test_users_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "b ö.c": User("b ö.c", quick_hash("b"), clear="ütf"),
         "key-only": User("key-only"),
     }
+    file.parent.mkdir()
     write_users(users, file)
     assert read_users(file.read_text(), "f") == users
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -10,6 +10,7 @@ import typer
 from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
+    MOST,
     AcceptedSinceOption,
     JsonOption,
     SubscriptionOption,
@@ -50,7 +51,7 @@ def audit(
     order: Annotated[
         bool, typer.Option("--order", help="Check that pushes were made in the order of acceptance.")
     ] = False,
-    limit: Annotated[int, typer.Option(help="Maximum number of named discrepancies.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of named discrepancies.", min=1, max=MOST)] = 100,
     patience: Annotated[float, typer.Option(help="Seconds in which discrepancies are checked again.", min=0)] = 15.0,
     json: JsonOption = False,
 ) -> None:

@@ -48,7 +48,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for script
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-ListedOption = Annotated[int, typer.Option("--limit", help="Maximum number.", min=1)]
+MOST = 1_000_000_000
+"""Maximum of a limit: a number that the indexes can take."""
+
+ListedOption = Annotated[int, typer.Option("--limit", help="Maximum number.", min=1, max=MOST)]
+
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1, max=MOST)]
 
 
 _CONFIG: ContextVar[Path | None] = ContextVar("--config", default=None)

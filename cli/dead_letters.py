@@ -10,9 +10,11 @@ from arborcast.admin.documents import document
 from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
+    MOST,
     AcceptedSinceOption,
     CommandGroup,
     JsonOption,
+    LimitOption,
     ListedOption,
     NamespaceOption,
     NotificationOption,
@@ -48,7 +50,6 @@ ReasonOption = Annotated[
         callback=condition,
     ),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)]
 
 
 def register(app: typer.Typer) -> None:
@@ -202,7 +203,7 @@ def replay(
     subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
     until: UntilOption = "",
     topic: TopicsOption = "",
-    limit: Annotated[int, typer.Option(help="Refuse to replay more than this.", min=1)] = 10_000,
+    limit: Annotated[int, typer.Option(help="Refuse to replay more than this.", min=1, max=MOST)] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print their number.")] = False,
     continued: Annotated[
         str,

@@ -9,6 +9,7 @@ import typer
 from arborcast.admin.documents import document
 from arborcast.cli.common import (
     FATES,
+    MOST,
     JsonOption,
     SubscriptionOption,
     existing,
@@ -31,7 +32,7 @@ def slo(
     owner: Annotated[
         str | None, typer.Option("--owner", help="Only deliveries to this subscriber's subscriptions.", metavar="NAME")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Maximum number of subscriptions.", min=0)] = 10,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum number of subscriptions.", min=0, max=MOST)] = 10,
     json: JsonOption = False,
 ) -> None:
     """Print the share of deliveries in time over 28 days, and the error budget left."""

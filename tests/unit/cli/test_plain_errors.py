@@ -117,6 +117,8 @@ MQTT = "MQTT_URL=mqtt://127.0.0.1"
         ("dead-letters purge --yes --subscription ''", 2, "'--subscription': it is empty"),
         ("waiting retry --yes --endpoint ''", 2, "'--endpoint': it is empty"),
         ("erase --yes --before 1d --topic ' '", 2, "'--topic': it is empty"),
+        ("operations --limit 9999999999999999999", 2, "less than or equal to 1000000000"),
+        ("dead-letters purge --yes --limit 9999999999999999999", 2, "less than or equal to 1000000000"),
         ("erase --yes --notification 019aca", 2, "'019aca' is not the id of a notification"),
         ("publish a /dev/null", 1, "/dev/null is empty: one XML element is needed"),
         ("publish a {folder}/cut.xml", 1, "/cut.xml is not well-formed XML: "),

@@ -182,7 +182,7 @@ class Tables:
         return Rows.of(kinds, "no push has failed in this period; pass an earlier since=")
 
     def queues(self, since: TimeOrAge | None = None) -> pd.DataFrame:
-        """Work of queue servers: a row per queue and server with its requests, merged requests, unacknowledged pushes,
+        """Work of queue workers: a row per queue and worker with its requests, merged requests, unacknowledged pushes,
         and durations (milliseconds). `since` None: the last hour of the tables."""
         columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
         of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
@@ -194,7 +194,7 @@ class Tables:
         done = grouped[["done", "merged", "unanswered"]].sum()
         done["p50_ms"] = grouped.duration_ms.median()
         done = done.reset_index().rename(columns={"topic": "queue"})
-        return Rows.of(done, "no request was sent to a server in this period; pass an earlier since=")
+        return Rows.of(done, "no request was sent to a worker in this period; pass an earlier since=")
 
     def latest_dead_letters(self, since: TimeOrAge | None = None, count: int = 1_000) -> pd.DataFrame:
         """Dead letters, the newest first, up to `count`."""

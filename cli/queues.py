@@ -1,4 +1,4 @@
-"""`arborcast queues`: work queues, waiting requests, servers, and working times."""
+"""`arborcast queues`: work queues, waiting requests, workers, and working times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 @queues_app.command("list")
 def list_queues(url: UrlOption = None, json: JsonOption = False) -> None:
-    """List the queues: requests that wait and are executed, and servers."""
+    """List the queues: requests that wait and are executed, and workers."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 
@@ -64,7 +64,7 @@ def show_queue(
     namespace: NamespaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a queue: its servers and requests."""
+    """Show a queue: its workers and requests."""
     from arborcast.admin import control_log
     from arborcast.admin import queues as admin
 

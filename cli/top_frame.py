@@ -113,7 +113,7 @@ def _state(current: Summary, width: int) -> list[str]:
         there = [f"{figures.count(number)} {state}" for state, number in sorted(last.servers.items()) if number]
         facts.append(f"requests {figures.count(last.requests.get('waiting', 0))} waiting")
         facts.append(f"{figures.count(last.requests.get('executing', 0))} executing")
-        facts.append(f"servers {', '.join(there) or 'none'}")
+        facts.append(f"workers {', '.join(there) or 'none'}")
     if last.mode:
         facts.append(f"mode {last.mode}")
     if last.suspended:

@@ -260,7 +260,7 @@ class Console:
         idle = [each.queue for each in queues.queues(self.control, None) if not each.served]
         if idle:
             more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
-            yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active server")
+            yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active worker")
         late = sum(time_ms() - each.at_ms > _ERASED_AFTER_MS for each in self.control.erasures.open)
         if late:
             yield Concern("warn", "erasures", f"{many(late, 'erasure')} not done after six hours")

@@ -53,7 +53,7 @@ def add(
         typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
     ] = None,
     queue: Annotated[
-        bool, typer.Option("--queue", help="A work queue: one server gets each notification, see docs/queues.md.")
+        bool, typer.Option("--queue", help="A work queue: one worker gets each notification, see docs/queues.md.")
     ] = False,
     merge: Annotated[
         bool, typer.Option("--merge/--no-merge", help="Of a queue: equal requests that wait are done once.")

@@ -1,1 +1,1 @@
-"""Work queues: awaiting answers to requests, and servers."""
+"""Work queues: awaiting answers to requests, and workers."""

@@ -73,7 +73,7 @@ class Replies:
         try:
             outcome = self._awaited[message_id].get(timeout=max(0.0, until - time.monotonic()))
         except Empty:
-            raise TimeoutError("no server has answered the request in time") from None
+            raise TimeoutError("no worker has answered the request in time") from None
         if isinstance(outcome, ClientError):
             raise outcome
         return _payload(outcome)

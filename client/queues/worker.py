@@ -1,4 +1,4 @@
-"""A server of a work queue: it receives requests, executes them, and sends answers.
+"""A worker of a work queue: it receives requests, executes them, and sends answers.
 
 with Worker(lambda request: b"<done/>", capacity=2) as worker:
     worker.serve(client, "jobs")
@@ -66,7 +66,7 @@ _UNDELIVERED_S = 3_600.0
 
 
 class Invalid(Exception):
-    """Raised by a handler for a request that cannot be executed: another server gets it; if all raise this, its client
+    """Raised by a handler for a request that cannot be executed: another worker gets it; if all raise this, its client
     gets a fault."""
 
 
@@ -173,13 +173,13 @@ class Worker(Server):
     """Serves queues. `handle` runs in threads, at most `capacity` at a time for each queue; a request is acknowledged
     when it returns. After an exception other than `Invalid` the broker repeats the request.
 
-    `advertised` is the address at which the broker reaches this server, by default `url`. Clients choose the addresses
+    `advertised` is the address at which the broker reaches this worker, by default `url`. Clients choose the addresses
     of their answers, and requests name those of later results, so both are sent only to the served brokers, to public
     addresses, to this machine if all served brokers are on it, and to the networks in `allow` (`"10.0.0.0/8,
     192.168.7.9"`). `transport` sends them; for a given transport URLs are checked as text only. `verify` is as for
     `Listener`.
 
-    Its subscriptions have the duration `lease` and are renewed while it runs, so a crashed server leaves its queues.
+    Its subscriptions have the duration `lease` and are renewed while it runs, so a crashed worker leaves its queues.
 
     With `later` a request is acknowledged at once and its result reported at the end, for requests that take longer
     than a push; the broker still sends at most `capacity` requests at a time.
@@ -232,7 +232,7 @@ class Worker(Server):
         return subscription
 
     def stop(self) -> None:
-        """Stop receiving. Running requests are not acknowledged: other servers get them."""
+        """Stop receiving. Running requests are not acknowledged: other workers get them."""
         self.leases.stop()
         super().stop()
         for own in (self._to_broker, self._public.transport, self._local.transport):
@@ -272,7 +272,7 @@ class Worker(Server):
                 report = partial(end.refused, str(why))
             except Exception:
                 logger.exception("a request failed; the broker will repeat it")
-                report = partial(end.failed, "the server failed")
+                report = partial(end.failed, "the worker failed")
             try:
                 report()
             except ClientError as error:

@@ -74,7 +74,7 @@ ErrorClass = Literal[
     "skipped",  # no attempt: conditions do not match or cost too much, or a trigger cannot publish
     "hops",  # a trigger published nothing: too many triggers in a row, or publications of one cause
     "merged",  # delivered together with an equal request
-    "invalid",  # every server of the queue refused the request
+    "invalid",  # every worker of the queue refused the request
     "internal",  # a defect of the engine
 ]
 

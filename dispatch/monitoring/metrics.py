@@ -466,7 +466,7 @@ class JobMetrics:
         )
         registry.gauges(
             "arborcast_queue_server_busy_seconds",
-            "Age of the oldest request in progress at a server.",
+            "Age of the oldest request in progress at a worker.",
             ("queue", "server"),
             lambda: {
                 (each.queue, server): max(0.0, self._clock() - since_ms / 1000)

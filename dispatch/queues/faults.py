@@ -1,4 +1,4 @@
-"""SOAP faults for the users of queues whose request no server has completed.
+"""SOAP faults for the users of queues whose request no worker has completed.
 
 A pull point takes only notifications: there the fault is the message of one.
 """
@@ -63,14 +63,14 @@ def _related(notification: Notification) -> str:
 
 
 def _why(row: Attempt) -> tuple[str, str]:
-    """The subcode and its text, without information about servers, which users do not have."""
+    """The subcode and its text, without information about workers, which users do not have."""
     if row.error == "invalid":
-        return "Invalid", "every server of the queue refused this"
+        return "Invalid", "every worker of the queue refused this"
     if row.state == "expired":
         return "Expired", f"no server completed this in time ({row.number} tries)"
     if row.state == "dropped":
         return "Dropped", "this queue is full"
-    return "Unanswered", f"no server has acknowledged this ({row.number} tries)"
+    return "Unanswered", f"no worker has acknowledged this ({row.number} tries)"
 
 
 # Parallel fault messages; above `_MOST` waiting ones no requests are ended.

@@ -82,15 +82,15 @@ def decide(
         return NextPush(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     decision = settle(request, push, outcome, policy, now_ms, chance, probe=sent.probe)
     if sent.sick and not outcome.taken and decision.verdict.state in ("parked", "expired"):
-        # Another server may get it at once.
+        # Another worker may get it at once.
         tries = decision.tries._replace(due_ms=now_ms)
         return NextPush(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
     return NextPush(decision, sent.server if decision.waits else "", refused)
 
 
 def all_refuse(servers: int, detail: str, status: int = 0) -> Outcome:
-    """The reason for a request that every server has refused."""
-    return Outcome("invalid", f"refused by all of its queue's servers ({servers}), the last answer: {detail}", status)
+    """The reason for a request that every worker has refused."""
+    return Outcome("invalid", f"refused by all of its queue's workers ({servers}), the last answer: {detail}", status)
 
 
 def sequence_of(tries: Tries) -> int:

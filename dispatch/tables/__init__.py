@@ -49,7 +49,7 @@ SUBSCRIPTIONS = TableSpec(
         Column("interval_per", "string", "topic or subscription."),
         Column("deadline_ms", "long", "Its deadline; 0: none.", "ms"),
         Column("deadline_per", "string", "topic or subscription."),
-        Column("queue_capacity", "integer", "As a server of a work queue; 0: none."),
+        Column("queue_capacity", "integer", "As a worker of a work queue; 0: none."),
         Column("fragment_bytes", "long", "Of a part; 0: whole messages.", "bytes"),
         Column("owner", "string", "The authenticated subscriber."),
         Column("pull_point", "string", "Its pull point, empty for pushes."),

@@ -356,7 +356,7 @@ def check_server(filters: Filters, tree: TopicTree) -> None:
     topic = pattern.single_topic() if isinstance(pattern, Pattern) else None
     if topic is None:
         raise UnsupportedPolicy(
-            "with p:Queue a Subscribe has one filter, a wsnt:TopicExpression that names one topic: a server takes what "
+            "with p:Queue a Subscribe has one filter, a wsnt:TopicExpression that names one topic: a worker takes what "
             "its queue has next",
             (QUEUE,),
         )

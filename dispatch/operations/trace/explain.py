@@ -103,7 +103,7 @@ def _refused_by(subscription: Subscription, notification: Notification) -> str:
     """The first unfulfilled filter, as text; empty without one."""
     if subscription.peer is not None and not is_forwarded(notification, subscription.peer):
         if notification.queue:
-            return "a request goes to one of the queue's servers, and to no other engine"
+            return "a request goes to one of the queue's workers, and to no other engine"
         if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):
             leaves = "as a datagram" if is_datagram(notification) else "confirmed, not as a datagram"
             return f"not over this link: it goes to {subscription.peer.to} {leaves}"

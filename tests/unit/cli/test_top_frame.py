@@ -74,7 +74,7 @@ def test_problems_and_work_queues() -> None:
     assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
     assert "SUSPENDED 2   subscriptions 3" in line(shown(suspended=2), "SUSPENDED")
     queues = shown(requests={"waiting": 12, "executing": 3}, servers={"idle": 0, "busy": 3, "sick": 1})
-    for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
+    for words in ("requests 12 waiting", "3 executing", "workers 3 busy, 1 sick"):
         assert words in "\n".join(queues)
     assert "servers" not in "\n".join(shown())
 

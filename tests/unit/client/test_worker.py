@@ -387,7 +387,7 @@ def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:
         assert {each.url: json.loads(each.body) for each in reports.sent} == {
             "http://broker/results/done": {"push": "p-done", "state": "delivered", "text": ""},
             "http://broker/results/invalid": {"push": "p-invalid", "state": "refused", "text": "which part?"},
-            "http://broker/results/broken": {"push": "p-broken", "state": "failed", "text": "the server failed"},
+            "http://broker/results/broken": {"push": "p-broken", "state": "failed", "text": "the worker failed"},
         }
         # Without an address for the result: acknowledged after the execution.
         answer = push(worker, asked("invalid", user=""))

@@ -75,7 +75,7 @@ def test_concerns_are_listed_worst_first_with_a_link(parts: ConsoleParts, browse
     )
     engine(failing=[down()], failing_count=1)
     browser.get("/")
-    assert "1 endpoint failing. The work queue jobs has no active server." in browser.text
+    assert "1 endpoint failing. The work queue jobs has no active worker." in browser.text
     words = browser.page.xpath("//ul[@class='concerns']/li/span[@class='badge bad' or @class='badge warn']/text()")
     assert words == ["problem", "warning"]
     (link, *_) = browser.page.xpath("//ul[@class='concerns']//a/@href")

@@ -140,6 +140,12 @@ class Draft:
         """The number of topics in its imports."""
         return sum(len(each.topics) for each in self.edits if isinstance(each, ImportEdit))
 
+    @property
+    def mark(self) -> str:
+        """Another one after each change of the edits."""
+        edits = [(each.name, len(each.topics)) if isinstance(each, ImportEdit) else each for each in self.edits]
+        return f"{zlib.crc32(repr(edits).encode()):08x}"
+
     def drop(self, number: int) -> None:
         """Without this one. One that is not there was dropped already."""
         if 0 <= number < len(self.edits):

@@ -43,8 +43,9 @@ class Editing:
         self._saving = asyncio.Lock()
 
     def routes(self) -> list[Route]:
-        handlers = (self.put, self.move, self.remove, self.drop, self.keep, self.discard, self.save)
-        actions = [self._console.post(f"/topics/{each.__name__}", self._kept(each)) for each in handlers]
+        staging, reviewed = (self.put, self.move, self.remove), (self.drop, self.keep, self.discard, self.save)
+        actions = [self._console.post(f"/topics/{each.__name__}", self._kept(each)) for each in staging]
+        actions += [self._console.post(f"/topics/{each.__name__}", self._kept(self._seen(each))) for each in reviewed]
         return [*actions, self._console.get("/topics/review", self.review)]
 
     def _kept(self, handler: FormHandler) -> FormHandler:
@@ -57,6 +58,17 @@ class Editing:
                 await self._pages.keep_draft(principal_of(request.scope))
 
         return keeping
+
+    def _seen(self, handler: FormHandler) -> FormHandler:
+        """The same, if the draft is still the one that the form's page shows; another window may have changed it."""
+
+        async def seeing(request: Request, form: FormData) -> Response:
+            if text_of(form, "mark") == self._draft(request).mark:
+                return await handler(request, form)
+            note = "Nothing was done: the staged changes are not those of that page any more."
+            return self._console.redirect(request, "/topics/review", note)
+
+        return seeing
 
     async def put(self, request: Request, form: FormData) -> Response:
         values, errors = fields.given(form), dict[str, str]()

@@ -225,6 +225,19 @@ def test_conflicts_with_edits_of_others(parts: ConsoleParts, browser: Browser) -
     assert saved(parts, PLANT)
 
 
+def test_a_review_whose_changes_were_changed_in_another_window(parts: ConsoleParts, browser: Browser) -> None:
+    stage(browser, f"{PLANT}/line1", priority="3")
+    review, written = browser.answer, len(parts.changes.records)
+    stage(browser, f"{PLANT}/line1", priority="4")
+    for action in ("save", "drop", "discard"):
+        browser.answer = review
+        assert "not those of that page any more" in browser.submit(f"/topics/{action}").text
+    assert "1 change to save" in browser.text
+    assert len(parts.changes.records) == written
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy.priority == 4
+
+
 def test_drafts_are_personal_and_survive_an_outage_of_kafka(parts: ConsoleParts, browser: Browser) -> None:
     stage(browser, f"{PLANT}/line1", priority="5")
     assert "No unsaved changes" in Browser(parts.app).get("/topics/review").text

@@ -11,12 +11,13 @@ async function part(url) {
   return answer.text();
 }
 
-/** Fetch a part and pass it to `put`; after a failure navigate to the page. */
-async function load(url, page, put) {
+/** Fetch a part and pass it to `put`; after a failure navigate to the page. Neither, if it is not `current` any more. */
+async function load(url, page, put, current = () => true) {
   try {
-    put(await part(url));
+    const html = await part(url);
+    if (current()) put(html);
   } catch {
-    location.assign(page);
+    if (current()) location.assign(page);
   }
 }
 
@@ -62,13 +63,18 @@ function select(path) {
 let typed = false;
 const leaves = () => !typed || confirm("Discard what you have typed in this form?");
 
+let shown = 0;
+
 async function show(url) {
   typed = false;
+  const mine = ++shown;
+  detail.inert = true; // what is typed meanwhile would be lost
   await load(url, url, (html) => {
+    detail.inert = false;
     detail.innerHTML = html;
     document.title = `${detail.querySelector("h1")?.firstChild.textContent.trim() || "Topics"} · Arborcast`;
     detail.querySelector("[autofocus]")?.focus();
-  });
+  }, () => mine === shown);
 }
 
 function clicked(event) {
@@ -142,13 +148,12 @@ function searched(event) {
   pause = setTimeout(() => {
     const url = `?q=${encodeURIComponent(text)}`;
     load(`/topics/search${url}`, `/topics${url}`, (html) => {
-      if (event.target.value.trim() !== text) return;
       left.innerHTML = html;
       const here = new URL(location.href);
       if (text) here.searchParams.set("q", text);
       else here.searchParams.delete("q");
       history.replaceState(null, "", here);
-    });
+    }, () => event.target.value.trim() === text);
   }, 200);
 }
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from playwright.sync_api import Dialog
+from playwright.sync_api import Dialog, Route
 
 from arborcast.admin import dead_letters, receiver_page
 from arborcast.admin import queues as admin
@@ -204,6 +204,25 @@ def test_typed_text_is_not_lost(own: tuple[ConsoleParts, str], visit: Visitors) 
     page.fill("#priority", "66")
     page.click("form[action='/topics/put'] button.main")
     page.get_by_text("1 unsaved change").wait_for()
+
+
+def test_the_last_chosen_topic_is_shown(visit: Visitors, address: str) -> None:
+    """Also if another one, chosen before, arrives later."""
+    page, held = visit(), list[Route]()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.goto(f"{address}/topics")
+    page.route(re.compile(r"/topics\?at=building$"), hold)
+    page.click(f"{node('building')} > .name")
+    wait_until(lambda: bool(page.evaluate("document.getElementById('detail').inert")) and bool(held), "a request")
+    page.click(f"{node('{urn:plant}plant')} > .name")
+    page.wait_for_selector("#detail:not([inert]) h1:text-is('plant')")
+    with page.expect_event("requestfinished", lambda request: request.url.endswith("at=building")):
+        held[0].continue_()
+    page.evaluate("new Promise((resolve) => setTimeout(resolve))")
+    assert page.inner_text("#detail h1") == "plant"
 
 
 def test_many_topics(visit: Visitors, tmp_path: Path) -> None:

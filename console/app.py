@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
@@ -92,6 +92,11 @@ def make_app(console: Console, signing: SigningIn | None) -> PageGuard:
             note = str(error)
         return console.redirect(request, url, note)
 
+    async def session(request: Request) -> Response:
+        """For forms of pages that are open: their session may have expired."""
+        principal = principal_of(request.scope)
+        return JSONResponse({"user": principal.name, "token": principal.token})
+
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))
 
@@ -99,6 +104,7 @@ def make_app(console: Console, signing: SigningIn | None) -> PageGuard:
     routes = [
         Route("/health/live", alive),
         Route("/static/{version}/{name}", console.templates.static.serve),
+        console.get("/session", session),
         console.get("/live", live),
         console.post("/theme", theme, edits=False),
         console.post("/views", views, edits=False),

@@ -46,7 +46,7 @@ _MOST_BYTES = 2 * 1024 * 1024
 MOST_IMPORTED = 64 * 1024 * 1024
 
 # Pages without sign-in: the sign-in itself and its parts.
-_OPEN = ("/sign-in", "/static/", "/health/", "/receiver/")
+_OPEN = ("/sign-in", "/session", "/static/", "/health/", "/receiver/")
 
 # A request from a link on another site has no cookie (SameSite=Strict); the reload by this page has it. A new cookie
 # here would end the session.
@@ -188,9 +188,10 @@ class PageGuard:
                 'do = ["subscribe"] for topics = ["//."]. Sign in as another user at /sign-in.\n',
                 403,
             )
-        if scope["method"] == "GET" and headers.get("sec-fetch-mode", "navigate") == "navigate":
+        if headers.get("sec-fetch-mode", "navigate") == "navigate":
             query = "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
-            return RedirectResponse(f"/sign-in?next={quote(scope['path'] + query, safe='')}", 303)
+            onward = f"?next={quote(scope['path'] + query, safe='')}" if scope["method"] == "GET" else ""
+            return RedirectResponse(f"/sign-in{onward}", 303)
         return PlainTextResponse("You are signed out.\n", 401)
 
 

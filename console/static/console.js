@@ -28,12 +28,13 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => button.classList.remove("done"), 1500);
 });
 
-/** Whether the console responds. It is checked before a form is sent, since a failed navigation loses the input. */
-async function answers() {
+/** The session, before a form is sent: a failed navigation loses the input. Null without an answer. */
+export async function session() {
   try {
-    return (await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(10000) })).ok;
+    const answer = await fetch("/session", { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    return answer.ok ? await answer.json() : null;
   } catch {
-    return false;
+    return null;
   }
 }
 
@@ -42,13 +43,12 @@ function showMessage(form, words) {
   if (words) form.insertAdjacentHTML("beforeend", `<p class="refusal unsent" role="alert">${words}</p>`);
 }
 
-// A form is sent once, also after a second click.
+// A form is sent once, also after a second click. The session may be a later one of the same user.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (form.method !== "post" || form.dataset.sent === "may") {
-    if (form.dataset.sent === "yes") event.preventDefault();
+  if (form.method !== "post") return;
+  if (form.dataset.sent === "may") {
     form.dataset.sent = "yes";
-    form.classList.add("busy");
     return;
   }
   event.preventDefault();
@@ -56,14 +56,17 @@ document.addEventListener("submit", async (event) => {
   form.dataset.sent = "asks";
   form.classList.add("busy");
   showMessage(form, "");
-  if (await answers()) {
+  const now = await session();
+  if (now?.user === document.body.dataset.user) {
+    form.elements.token.value = now.token;
     form.dataset.sent = "may";
     form.requestSubmit(event.submitter);
     return;
   }
   delete form.dataset.sent;
   form.classList.remove("busy");
-  showMessage(form, "Can't reach the console. Your input is kept, try again.");
+  const why = now ? 'You are signed out: <a href="/sign-in" target="_blank">sign in</a> in another window.' : "Can't reach the console.";
+  showMessage(form, `${why} Your input is kept, try again.`);
 });
 window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {

@@ -1,5 +1,7 @@
 // Publish without leaving the page, so that watching continues. The form keeps its content.
 
+import { session } from "./console.js";
+
 const form = document.getElementById("try-form");
 const answer = document.getElementById("try-answer");
 
@@ -9,6 +11,7 @@ form.addEventListener("submit", async (event) => {
   const button = form.querySelector("button");
   button.disabled = true;
   try {
+    form.elements.token.value = (await session())?.token ?? form.elements.token.value;
     const response = await fetch(form.action, {
       method: "POST",
       headers: { "x-fragment": "1" },

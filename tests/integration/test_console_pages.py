@@ -176,7 +176,7 @@ def test_a_dragged_node_is_staged_as_a_move(own: tuple[ConsoleParts, str], visit
 
 
 def test_typed_text_is_not_lost(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
-    _, url = own
+    parts, url = own
     visit.expected = ("ERR_FAILED",)
     page = visit()
     page.goto(f"{url}/topics?at={PRESS}/alarm")
@@ -191,17 +191,24 @@ def test_typed_text_is_not_lost(own: tuple[ConsoleParts, str], visit: Visitors) 
     page.click(f"{node(PRESS)} > .name")
     assert asked == ["Discard what you have typed in this form?"]
     assert page.input_value("#priority") == "66"
-    page.route("**/health/live", lambda route: route.abort())
+    page.route("**/session", lambda route: route.abort())
     page.click("form[action='/topics/put'] button.main")
     page.get_by_text("Can't reach the console").wait_for()
     assert page.input_value("#priority") == "66"
-    page.unroute("**/health/live")
+    page.unroute("**/session")
     page.once("dialog", lambda dialog: dialog.accept())
     page.click(f"{node(PRESS)} > .name")
     page.wait_for_selector("#detail h1:text-is('press')")
     page.click(f"{node(PRESS + '/alarm')} > .name")
     page.wait_for_selector("#detail h1:text-is('alarm')")
     page.fill("#priority", "66")
+    page.route("**/session", lambda route: route.fulfill(json={"user": "", "token": ""}))
+    page.evaluate("document.body.dataset.user = 'anna'")
+    page.click("form[action='/topics/put'] button.main")
+    page.get_by_text("You are signed out: sign in in another window. Your input is kept").wait_for()
+    page.unroute("**/session")
+    page.evaluate("document.body.dataset.user = ''")
+    parts.console.sessions._clock = lambda: time.time() + 13 * 3600  # the session expires
     page.click("form[action='/topics/put'] button.main")
     page.get_by_text("1 unsaved change").wait_for()
 

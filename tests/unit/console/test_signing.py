@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -88,7 +89,8 @@ def test_without_a_session_only_the_sign_in_page_is_served(browser: Browser) -> 
     assert not browser.page.xpath("//nav//a")
     assert browser.get("/topics/export?form=json", sec_fetch_mode="cors").status_code == 401
     assert browser.get("/health/live").status_code == 200
-    assert browser.post("/topics/save", {}).status_code == 401
+    assert browser.post("/topics/save", {}).url.path == "/sign-in"
+    assert browser.post("/topics/save", {}, sec_fetch_mode="cors").status_code == 401
 
 
 def test_sign_in_redirects_to_the_requested_page_of_this_site(browser: Browser) -> None:
@@ -105,6 +107,17 @@ def test_sign_in_redirects_to_the_requested_page_of_this_site(browser: Browser) 
     assert browser.get("/topics").url.path == "/sign-in"
     browser.at("/sign-in?next=https://evil.example/").submit("/sign-in", name="anna", password=RIGHT)
     assert browser.answer.url.host == "console.example"
+
+
+def test_a_form_of_an_expired_session_is_sent_after_the_next_sign_in(parts: ConsoleParts, browser: Browser) -> None:
+    sign_in(browser, "anna")
+    former = browser.get("/session").json()
+    assert former["user"] == "anna"
+    parts.console.sessions._clock = lambda: time.time() + 13 * 3600
+    assert browser.get("/session").json()["user"] == ""
+    sign_in(browser, "anna")
+    for known, status in ((former, 403), (browser.get("/session").json(), 200)):
+        assert browser.post("/theme", {"token": known["token"], "back": "/topics"}).status_code == status
 
 
 @pytest.mark.parametrize(("name", "password"), [("anna", "wrong"), ("nobody", RIGHT), ("", ""), ("<b>", "x")])

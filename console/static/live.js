@@ -99,6 +99,8 @@ export function listen(element) {
     source.onerror = () => {
       if (source?.readyState !== EventSource.CLOSED) return;
       end();
+      // Until the header comes with the next stream.
+      if (element === document.body) change("trouble", '<div class="banner"><p>This page is not updated. <a href="">Reload it</a></p></div>');
       setTimeout(begin, 5000);
     };
     source.onmessage = (event) => {

@@ -449,6 +449,13 @@ def test_errors_of_live_pages(moving: tuple[list[QueueStatus], str], visit: Visi
         assert other.locator("main .refusal:visible").all_inner_texts() == ["Kafka is away"]
         other.close()
     page.locator("#wrong .refusal").wait_for(state="detached")
+    visit.expected = ("401",)
+    other = page.context.new_page()
+    other.route("**/queues/live", lambda route: route.fulfill(status=401))
+    other.goto(f"{url}/queues")
+    other.locator("#trouble >> text=This page is not updated.").wait_for()
+    other.unroute("**/queues/live")
+    other.locator("#trouble .banner").wait_for(state="detached")
 
 
 def test_a_hidden_page_does_not_update(moving: tuple[list[QueueStatus], str], visit: Visitors) -> None:

@@ -4,6 +4,7 @@ const KEYS = {
   "/ or Ctrl K": "find",
   "j, k": "next row, previous row",
   x: "select the row",
+  Enter: "on a column's heading: sort",
   "up, down": "in the search field: choose a match",
   "?": "these keys",
 };
@@ -39,6 +40,11 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type='checkbox']), textarea, select, dialog")) return;
+  if (event.key === "Enter" && event.target.matches("main .table.lists :is(th, input)")) {
+    event.preventDefault(); // the first button of the form would be pressed
+    if (event.target.matches("th")) event.target.click();
+    return;
+  }
   const goes = {
     "/": find,
     "?": help,
@@ -118,10 +124,12 @@ function sort(table, { column, down }) {
   if (order.some((row, at) => row !== body.rows[at])) body.append(...order);
 }
 
+const sorts = (head) => head?.closest("table").tBodies[0] && head.textContent.trim() && !head.querySelector(".hidden");
+
 document.addEventListener("click", (event) => {
-  const head = event.target.closest("main .table.lists th");
-  const table = head?.closest("table");
-  if (!table?.tBodies[0] || !head.textContent.trim() || head.querySelector(".hidden")) return;
+  const head = event.target.closest("main .table.lists thead th");
+  if (!sorts(head)) return;
+  const table = head.closest("table");
   const at = tables().indexOf(table);
   const known = sorted.get(at);
   sorted.set(at, { column: head.cellIndex, down: known?.column === head.cellIndex && !known.down });
@@ -155,6 +163,11 @@ function recall() {
   sort(table, { column, down });
 }
 
+/** Headings that sort can be reached with the keyboard. */
+function reach() {
+  for (const head of document.querySelectorAll("main .table.lists thead th")) if (sorts(head)) head.tabIndex = 0;
+}
+
 /** Disable buttons that write to Kafka while it is unavailable; topic changes can still be staged. */
 function guard() {
   const away = document.querySelector("#trouble .banner") !== null;
@@ -177,6 +190,8 @@ document.addEventListener("changed", () => {
     if (table?.tBodies[0]) sort(table, by);
   }
   guard();
+  reach();
 });
 guard();
 recall();
+reach();

@@ -120,6 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     # it some fifty times; with the default of 5 ms each of these may wait for as long.
     sys.setswitchinterval(0.000_5)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("py4j.clientserver").addFilter(_without_trace)
     # It prints every exception of Spark's a second time, as JSON with two stack traces.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.FATAL)
     try:
@@ -152,6 +153,12 @@ def main(arguments: list[str] | None = None) -> int:
         spark.stop()
         lease.release()
     return 0 if healthy else 1
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """A connection without the secret is one line of the log."""
+    record.exc_info = None
+    return True
 
 
 def _settings(config: Path | None, home: Path | None) -> Settings:

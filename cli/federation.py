@@ -62,6 +62,8 @@ def topology(json: JsonOption = False) -> None:
     if json:
         print_json(document(found))
         return
+    if not found.groups:
+        print_error("no engine has registered")
     for name, group in found.groups.items():
         print_line(one_line(f"{name}: {group.representative or 'no representative'} of {', '.join(group.members)}"))
 

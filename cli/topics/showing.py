@@ -49,6 +49,9 @@ def list_topics(
     if json:
         print_json(document(records))
         return
+    if not records:
+        print_error("no topic of the tree is selected" if len(tree) else "no topics yet")
+        return
     rows = ((record.path, record.code, _facts_of(record)) for record in records)
     print_table(("topic", "code", "facts"), rows)
 

@@ -27,6 +27,7 @@ from arborcast.ingest.federation.topology import Member, Topology
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.command import Shell
 from tests.support.console_answers import INSPECTIONS, JOB, LINKS, MEMBERS, QUEUE_RECORDS
 from tests.support.receiver import refusing_url
@@ -259,6 +260,15 @@ def test_federation_members_while_the_administrator_is_away(tmp_path: Path) -> N
         facts = [(each["engine"], each["state"], each["represents"]) for each in found["members"]]
         assert facts == [("G/a", "live", True), ("H/b", "gone", False)]
         assert Shell(config)("federation", "topology").splitlines() == ["G: a of a", "H: no representative of b"]
+
+
+def test_empty_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federation, "groups", lambda _: Groups(0, {}, ""))
+    monkeypatch.setattr("arborcast.cli.topics.showing.kafka_of", lambda *_: None)
+    monkeypatch.setattr("arborcast.admin.control_log.read_tree", lambda _: TopicTree())
+    for command, words in (("federation topology", "no engine has registered"), ("topics list", "no topics yet")):
+        listed = SHELL.run(*command.split())
+        assert (listed.stdout, listed.stderr) == ("", f"{words}\n")
 
 
 FEDERATION_AS_JSON = {

@@ -377,9 +377,9 @@ def _time(text: str) -> datetime:
     """A time of UTC unless it names another zone."""
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"--valid-until is a time such as 2030-01-31T12:00:00Z, not {text}") from error
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def xml_element(data: bytes, where: str) -> bytes:

@@ -113,6 +113,7 @@ MQTT = "MQTT_URL=mqtt://127.0.0.1"
         ("TLS_CERTIFICATE_FILE=/no/a SECRETS_CLIENT_CERTIFICATES=/no/b up", 2, "secrets.client_certificates = '/no/b'"),
         (f"publish a//. {{folder}}/x.xml --url {NO_SERVER}", 2, "selects several topics"),
         (f"publish a {{folder}}/x.xml --valid-until soon --url {NO_SERVER}", 2, "--valid-until is a time"),
+        (f"publish a {{folder}}/x.xml --valid-until 9999-12-31T23:59-14:00 --url {NO_SERVER}", 2, "--valid-until is a"),
         # An unset variable of a script: without the condition all would be deleted, pushed or erased.
         ("dead-letters purge --yes --subscription ''", 2, "'--subscription': it is empty"),
         ("waiting retry --yes --endpoint ''", 2, "'--endpoint': it is empty"),

@@ -18,7 +18,7 @@ import re
 import sys
 import termios
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -71,6 +71,16 @@ class _Incoming:
     reservation: Reservation | None = None  # of the last request
 
 
+@dataclass(frozen=True)
+class OpenConnections:
+    """The connections of a server, besides those at work. `idle` are those without a complete request so far and, of a
+    protocol with `makes_room`, those whose last request is answered: beyond max_connections they are closed, the first
+    one first. `lingering` are those after their last answer: they take no place, and are at most max_connections."""
+
+    idle: dict[GatewayProtocol, None] = field(default_factory=dict)
+    lingering: set[GatewayProtocol] = field(default_factory=set)
+
+
 class GatewayProtocol(HttpToolsProtocol):
     """One connection. It supports no upgrades, and ignores them, as RFC 9110 (7.8) allows.
 
@@ -90,8 +100,7 @@ class GatewayProtocol(HttpToolsProtocol):
         peers: PeerConnections = UNLIMITED,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
-        idle: dict[GatewayProtocol, None],
-        lingering: set[GatewayProtocol],
+        others: OpenConnections,
         makes_room: bool = False,
         **named: Any,
     ) -> None:
@@ -101,11 +110,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
-        # Beyond max_connections these are closed, the first one first: those without a complete request so far and,
-        # with `makes_room`, those whose last request is answered.
-        self._idle = idle
-        # After their last answer; they take no place of others, and are at most as many as these.
-        self._lingering = lingering
+        self._others = others
         self._makes_room = makes_room
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
@@ -125,20 +130,20 @@ class GatewayProtocol(HttpToolsProtocol):
         self._certificate = transport.get_extra_info("peercert")
         if self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
-        elif too_many and not self._idle:
+        elif too_many and not self._others.idle:
             self._refuse(503, "there are too many connections", _RETRY_AFTER)
         else:
             if too_many:
-                oldest = next(iter(self._idle))
-                del self._idle[oldest]
+                oldest = next(iter(self._others.idle))
+                del self._others.idle[oldest]
                 oldest.transport.abort()
-            self._idle[self] = None
+            self._others.idle[self] = None
             self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
-        self._idle.pop(self, None)
-        self._lingering.discard(self)
+        self._others.idle.pop(self, None)
+        self._others.lingering.discard(self)
         if self._unread is not None:
             self._unread.cancel()
         if self.client is not None:
@@ -238,7 +243,7 @@ class GatewayProtocol(HttpToolsProtocol):
         incoming.open = False
         incoming.reported = True
         if self._busy or not self._makes_room:
-            self._idle.pop(self, None)
+            self._others.idle.pop(self, None)
         if incoming.in_parts and incoming.reservation is not None:
             incoming.in_parts = False
             self._inflight.whole(incoming.reservation)
@@ -250,7 +255,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._close()
         elif self._makes_room and not (self._busy or self._discards_input):
-            self._idle[self] = None
+            self._others.idle[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
@@ -284,15 +289,15 @@ class GatewayProtocol(HttpToolsProtocol):
     def linger(self) -> None:
         """Shut down the sending side, discard received data, and close a little later."""
         self._discards_input = True
-        self._idle.pop(self, None)
+        self._others.idle.pop(self, None)
         self._forget_deadline()
         if self.transport.is_closing():
             return
-        if len(self._lingering) >= self._limits.max_connections:
+        if len(self._others.lingering) >= self._limits.max_connections:
             self._close()
             return
         self.connections.discard(self)
-        self._lingering.add(self)
+        self._others.lingering.add(self)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self._close)
@@ -307,7 +312,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         """Close; a client that does not read the rest of an answer is cut off."""
         self.transport.close()
-        if self._unread is None and (self in self.connections or self in self._lingering):  # not lost yet
+        if self._unread is None and (self in self.connections or self in self._others.lingering):  # not lost yet
             self._unread = self.loop.call_later(self._send_timeout_s, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:

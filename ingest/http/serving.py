@@ -17,7 +17,7 @@ from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.asgi import Receive, Scope, Send
-from arborcast.ingest.http.http_protocol import GatewayProtocol
+from arborcast.ingest.http.http_protocol import GatewayProtocol, OpenConnections
 from arborcast.ingest.http.inflight import RESERVATION, Inflight
 from arborcast.ingest.http.listening import listen_on
 from arborcast.ingest.http.tls import Acceptor, ServerTls
@@ -123,8 +123,7 @@ def make_server(
         inflight=app.inflight,
         peers=PeerConnections(limits.connections_per_client, trusted.connection_key),
         send_timeout_s=limits.send_timeout_s,
-        idle={},
-        lingering=set(),
+        others=OpenConnections(),
     )
     return GatewayServer(app, protocol, settings, tls, trusted)
 
@@ -143,6 +142,6 @@ def make_small_server(
             scope[RESERVATION].release()
 
     protocol = functools.partial(
-        GatewayProtocol, limits=settings, inflight=inflight, idle={}, lingering=set(), makes_room=True
+        GatewayProtocol, limits=settings, inflight=inflight, others=OpenConnections(), makes_room=True
     )
     return GatewayServer(released, protocol, settings, tls, trusted)

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from arborcast.ingest.http.http_protocol import GatewayProtocol
+from arborcast.ingest.http.http_protocol import GatewayProtocol, OpenConnections
 from arborcast.ingest.http.inflight import RESERVATION, Inflight
 from arborcast.ingest.settings import GatewaySettings
 
@@ -110,7 +110,7 @@ class BareConnection:
         self._inflight = Inflight(limits.inflight_bytes)
         self._state = ServerState()
         self.wire = Wire()
-        self._idle: dict[GatewayProtocol, None] = {}
+        self._others = OpenConnections()
         self.protocol = GatewayProtocol(
             _config(),
             self._state,
@@ -118,8 +118,7 @@ class BareConnection:
             loop(),
             limits=limits,
             inflight=self._inflight,
-            idle=self._idle,
-            lingering=set(),
+            others=self._others,
             send_timeout_s=send_timeout_s,
         )
         self.protocol.app = app
@@ -151,5 +150,5 @@ class BareConnection:
         spin()
         assert not self._state.connections
         assert not self._state.tasks
-        assert not self._idle
+        assert self._others == OpenConnections()
         assert not self._inflight.taken, "reserved memory without a request"

@@ -390,12 +390,11 @@ class Oracle:
             if accepted is not None and member is not None and member.has_paused(accepted):
                 self.faults.append(f"stranger: {push.subscription} got {each[-6:]} while it was paused")
             lane = member.lane if member is not None else push.subscription
-            if push.part.part and not self._is_last_part(push, each):
-                continue
             known = self.pushes[lane, each]
-            if not known:
+            if not known and (push.subscription, each) not in self.last_parts:
                 self._first(push, each)
-            known.append(push)
+            if not push.part.part or self._is_last_part(push, each):
+                known.append(push)
 
     def _is_last_part(self, push: Push, number: str) -> bool:
         """Checks that the receiver has accepted the part before it."""

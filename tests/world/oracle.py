@@ -67,6 +67,9 @@ UNWRITTEN_S = 0.15
 # the claim.
 RECEIPT_S, SETTLES_S = 101.0, 0.5
 
+# The longest time in which the worker of a task that was cut off begins pushes.
+UNNOTICED_S = 0.5
+
 # Results are in time until then: ten seconds before push.callback_s.
 RESULT_S = PushSettings().callback_s - 10.0
 
@@ -637,9 +640,9 @@ class Oracle:
                 return True  # so was its answer
             # Its process waited for Kafka, and read the answer after the time limit of a push.
             return again.began - before.began >= PUSH_TIMEOUT_S and self.kafka_was_slow_at(before.answered or 0.0)
-        # A task that Spark has cut off writes nothing more, even if its worker still runs.
+        # A task that Spark has cut off writes nothing more, even if its worker still runs, and pushes for a moment.
         ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
-        died_at = min((at for at in ends if at >= before.began), default=math.inf)
+        died_at = min((at for at in ends if at >= before.began - UNNOTICED_S), default=math.inf)
         if died_at > again.began:
             # It waited for Kafka, and reported the answer after the time limit of a push.
             is_late = before.received - before.began >= PUSH_TIMEOUT_S

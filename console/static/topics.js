@@ -68,7 +68,7 @@ let shown = 0;
 async function show(url) {
   typed = false;
   const mine = ++shown;
-  detail.inert = true; // what is typed meanwhile would be lost
+  detail.inert = true; // the load would overwrite input
   await load(url, url, (html) => {
     detail.inert = false;
     detail.innerHTML = html;

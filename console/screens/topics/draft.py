@@ -6,7 +6,7 @@ Each change has its base. If that was changed meanwhile, nothing is overwritten:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -105,6 +105,12 @@ MOST_IMPORTED = 1_000_000
 """Topics of imports in one draft, and of all drafts in memory; a single import may have more."""
 
 
+def mark_of(edits: Iterable[Edit]) -> str:
+    """Another one for other edits. Its cost grows with their number: once for a page."""
+    shown = [(each.name, len(each.topics)) if isinstance(each, ImportEdit) else each for each in edits]
+    return f"{zlib.crc32(repr(shown).encode()):08x}"
+
+
 @dataclass
 class Draft:
     """The collected changes of one person, in order. `found_ms` is the time of changes kept by an earlier console;
@@ -139,12 +145,6 @@ class Draft:
     def imported(self) -> int:
         """The number of topics in its imports."""
         return sum(len(each.topics) for each in self.edits if isinstance(each, ImportEdit))
-
-    @property
-    def mark(self) -> str:
-        """Another one after each change of the edits."""
-        edits = [(each.name, len(each.topics)) if isinstance(each, ImportEdit) else each for each in self.edits]
-        return f"{zlib.crc32(repr(edits).encode()):08x}"
 
     def drop(self, number: int) -> None:
         """Without this one. One that is not there was dropped already."""

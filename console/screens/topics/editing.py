@@ -25,6 +25,7 @@ from arborcast.console.screens.topics.draft import (
     RemoveEdit,
     Subtree,
     as_if,
+    mark_of,
 )
 from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import InfrastructureError, TopicError
@@ -63,7 +64,7 @@ class Editing:
         """The same, if the draft is still the one that the form's page shows; another window may have changed it."""
 
         async def seeing(request: Request, form: FormData) -> Response:
-            if text_of(form, "mark") == self._draft(request).mark:
+            if text_of(form, "mark") == mark_of(self._draft(request).edits):
                 return await handler(request, form)
             note = "Nothing was done: the staged changes are not those of that page any more."
             return self._console.redirect(request, "/topics/review", note)
@@ -213,6 +214,7 @@ class Editing:
             status=status,
             changes=[_change(each) for each in outcomes],
             draft=self._draft(request),
+            mark=mark_of(each.edit for each in outcomes),
             away=away,
             conflicts=sum(each.conflict is not None for each in outcomes),
             refusals=sum(bool(each.refusal) for each in outcomes),

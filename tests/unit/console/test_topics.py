@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from arborcast.admin.messages import LastMessages, NewestMessage
-from arborcast.console.screens.topics import draft, tree_pages
+from arborcast.console.screens.topics import draft, editing, tree_pages
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, make_path
@@ -236,6 +236,18 @@ def test_a_review_whose_changes_were_changed_in_another_window(parts: ConsolePar
     assert len(parts.changes.records) == written
     browser.submit("/topics/save")
     assert saved(parts, f"{PLANT}/line1").policy.priority == 4
+
+
+def test_a_review_of_many_changes_reads_them_once(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each of their forms a page of a thousand changes would take seconds of the event loop."""
+    for path in (PLANT, f"{PLANT}/line1"):
+        stage(browser, path, priority="3")
+    mark = Mock(return_value="m")
+    monkeypatch.setattr(editing, "mark_of", mark)
+    browser.at("/topics/review")
+    assert mark.call_count == 1
 
 
 def test_drafts_are_personal_and_survive_an_outage_of_kafka(parts: ConsoleParts, browser: Browser) -> None:
